@@ -1,0 +1,1 @@
+"""Receives, claims, processes, settles, and only then deletes."""

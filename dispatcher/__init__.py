@@ -1,0 +1,1 @@
+"""Relays due outbox entries to SQS and runs the maintenance services."""

@@ -1,0 +1,1 @@
+"""How a process reaches the world: database, queue, storage, telemetry, settings, signals."""

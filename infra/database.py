@@ -1,0 +1,182 @@
+"""The one place that commits.
+
+``fetch`` runs one statement and commits it in the same round trip; ``run`` gives a unit of work
+one transaction on one connection, and runs it again when it lost a race. Nobody may talk to
+another neighbour inside a unit. A database that is away raises ``Unavailable``.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from contextlib import asynccontextmanager
+from typing import TYPE_CHECKING, Any, Self, TypeVar
+from uuid import uuid4
+
+import asyncpg
+from sqlalchemy import URL, make_url
+from sqlalchemy import exc as sa_exc
+from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine, create_async_engine
+
+from infra.retry import lost_race, sqlstate
+from schema.errors import Misconfigured, Unavailable
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Sequence
+
+    from sqlalchemy import Executable, Row
+
+    from infra.settings import Settings
+
+Result = TypeVar("Result")
+
+# Away, starting, stopping, full, or read-only after a failover: all pass by themselves.
+_AWAY_CLASSES = ("08", "53", "57P", "25006")
+
+
+class Database:
+    """A pool of connections to Postgres and the only way to commit through it."""
+
+    def __init__(self, engine: AsyncEngine) -> None:
+        self._engine = engine
+        self._autocommit = engine.execution_options(isolation_level="AUTOCOMMIT")
+
+    @classmethod
+    def from_settings(cls, settings: Settings, *, name: str) -> Self:
+        """Build the pool; connects on first use. ``name`` shows in ``pg_stat_activity``."""
+        engine = create_async_engine(
+            sqlalchemy_url(settings.database_url),
+            pool_size=settings.database_pool_size,
+            max_overflow=0,
+            pool_timeout=settings.database_pool_timeout_seconds,
+            pool_use_lifo=True,
+            connect_args=connect_arguments(settings, name=name),
+        )
+        return cls(engine)
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self._engine.dispose()
+
+    async def fetch(self, statement: Executable) -> Sequence[Row[Any]]:
+        """Run one statement, commit it with its own round trip, and return its rows."""
+        async for attempt in lost_race():
+            with attempt:
+                async with _speaking_plainly(), _checked_out(self._autocommit) as connection:
+                    result = await connection.execute(statement)
+                    return result.all() if result.returns_rows else ()
+        raise AssertionError  # pragma: no cover - lost_race re-raises
+
+    async def run(self, unit: Callable[[AsyncConnection], Awaitable[Result]]) -> Result:
+        """Run a unit of work in one transaction; commit when it returns, else roll back.
+
+        The unit may run more than once: it must hold no state of its own from run to run.
+        """
+        async for attempt in lost_race():
+            with attempt:
+                async with _speaking_plainly(), _checked_out(self._engine) as connection:
+                    async with connection.begin():
+                        return await unit(connection)
+        raise AssertionError  # pragma: no cover - lost_race re-raises
+
+    @asynccontextmanager
+    async def stream(self, statement: Executable) -> AsyncIterator[AsyncIterator[Row[Any]]]:
+        """Read rows through a server-side cursor, in constant memory, in a read-only transaction."""
+        async with _speaking_plainly(), _checked_out(self._engine) as connection:
+            async with connection.begin():
+                result = await connection.stream(statement)
+                yield aiter(result)
+
+    async def ping(self) -> None:
+        """Return when the database answers; raise ``Unavailable`` when it does not."""
+        async with _speaking_plainly(), _checked_out(self._autocommit) as connection:
+            await connection.exec_driver_sql("SELECT 1")
+
+
+async def copy_rows(
+    connection: AsyncConnection,
+    table: str,
+    *,
+    columns: Sequence[str],
+    rows: Iterable[tuple[Any, ...]],
+) -> None:
+    """COPY rows into a table within the unit's transaction, which an earlier statement opened."""
+    raw = await connection.get_raw_connection()
+    driver: asyncpg.Connection[Any] | None = raw.driver_connection
+    assert driver is not None, "a checked-out connection has a driver connection"
+    assert driver.is_in_transaction(), "COPY outside the unit's transaction would commit by itself"
+    await driver.copy_records_to_table(table, columns=list(columns), records=rows)
+
+
+def sqlalchemy_url(url: str) -> URL:
+    """Read a database URL as psql writes it (``postgresql://…``) for SQLAlchemy and asyncpg."""
+    try:
+        parsed = make_url(url)
+    except sa_exc.ArgumentError as error:
+        raise Misconfigured("DATABASE_URL is not a URL such as postgresql://host/name") from error
+    if parsed.get_backend_name() not in {"postgresql", "postgres"}:
+        raise Misconfigured("DATABASE_URL must begin with postgresql://")
+    return parsed.set(drivername="postgresql+asyncpg")
+
+
+def connect_arguments(settings: Settings, *, name: str) -> dict[str, Any]:
+    """Give asyncpg's connect arguments: limits on every session, and the pooler's one setting."""
+    arguments: dict[str, Any] = {"timeout": settings.database_connect_timeout_seconds}
+    if settings.database_pooler == "transaction":
+        # A transaction pooler moves us between sessions: no cached statements, unique names.
+        # Limits must then be set on the role or in the pooler, which refuses them at connect.
+        arguments["prepared_statement_cache_size"] = 0
+        arguments["statement_cache_size"] = 0
+        arguments["prepared_statement_name_func"] = lambda: f"haulage_{uuid4().hex}"
+        return arguments
+    milliseconds = 1_000
+    arguments["server_settings"] = {
+        "application_name": name[:63],
+        "statement_timeout": str(int(settings.statement_timeout_seconds * milliseconds)),
+        "idle_in_transaction_session_timeout": str(
+            int(settings.idle_in_transaction_timeout_seconds * milliseconds)
+        ),
+        "jit": "off",
+        "timezone": "UTC",
+    }
+    return arguments
+
+
+@asynccontextmanager
+async def _checked_out(engine: AsyncEngine) -> AsyncIterator[AsyncConnection]:
+    async with engine.connect() as connection:
+        try:
+            yield connection
+        except asyncio.CancelledError:
+            # Cancelled half-way through a protocol exchange: what the session holds is unknown.
+            await asyncio.shield(connection.invalidate())
+            raise
+
+
+@asynccontextmanager
+async def _speaking_plainly() -> AsyncIterator[None]:
+    """Turn every way of being away into ``Unavailable``; let the other errors be what they are."""
+    try:
+        yield
+    except sa_exc.TimeoutError as error:
+        raise Unavailable("no free database connection: the pool is used up") from error
+    except sa_exc.DBAPIError as error:
+        code = sqlstate(error) or ""
+        if error.connection_invalidated or code.startswith(_AWAY_CLASSES):
+            raise Unavailable(f"database is away: {_first_line(error.orig)}") from error
+        raise
+    except (
+        OSError,
+        TimeoutError,
+        asyncpg.PostgresConnectionError,
+        asyncpg.InterfaceError,
+        asyncpg.CannotConnectNowError,
+        asyncpg.TooManyConnectionsError,
+    ) as error:
+        raise Unavailable(f"database is away: {_first_line(error)}") from error
+
+
+def _first_line(error: BaseException | None) -> str:
+    text = str(error).strip() or type(error).__name__
+    return text.splitlines()[0][:300]

@@ -1,0 +1,119 @@
+"""Serving HTTP inside our own task group, and the health that every process shows."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+import time
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+import structlog
+import uvicorn
+from starlette.applications import Starlette
+from starlette.responses import JSONResponse
+from starlette.routing import Route
+
+from schema.errors import HaulageError, Misconfigured
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable, Iterator
+
+    from starlette.requests import Request
+    from starlette.types import ASGIApp
+
+log: structlog.stdlib.BoundLogger = structlog.get_logger(__name__)
+
+_CHECK_TIMEOUT_SECONDS = 3.0
+_GRACEFUL_SECONDS = 10
+
+
+@dataclass(slots=True)
+class Health:
+    """Whether this process lives (its loops still turn) and is ready (its neighbours answer)."""
+
+    liveness_timeout_seconds: float
+    checks: dict[str, Callable[[], Awaitable[object]]] = field(default_factory=dict)
+    draining: bool = False
+    _turns: dict[str, float] = field(default_factory=dict)
+
+    def turned(self, loop: str) -> None:
+        """Note that a loop completed a good round."""
+        self._turns[loop] = time.monotonic()
+
+    def routes(self) -> list[Route]:
+        """Give the two endpoints."""
+        return [Route("/livez", self._livez), Route("/readyz", self._readyz)]
+
+    async def _livez(self, _request: Request) -> JSONResponse:
+        now = time.monotonic()
+        ages = {loop: round(now - turned, 1) for loop, turned in self._turns.items()}
+        stuck = [loop for loop, age in ages.items() if age > self.liveness_timeout_seconds]
+        return JSONResponse(
+            {"status": "stuck" if stuck else "alive", "secondsSinceLastRound": ages},
+            status_code=503 if stuck else 200,
+        )
+
+    async def _readyz(self, _request: Request) -> JSONResponse:
+        checks = await asyncio.gather(*(_outcome(check) for check in self.checks.values()))
+        report = dict(zip(self.checks, checks, strict=True))
+        ready = not self.draining and all(outcome == "ok" for outcome in report.values())
+        status = "draining" if self.draining else "ready" if ready else "not ready"
+        return JSONResponse(
+            {"status": status, "checks": report}, status_code=200 if ready else 503
+        )
+
+
+async def _outcome(check: Callable[[], Awaitable[object]]) -> str:
+    try:
+        async with asyncio.timeout(_CHECK_TIMEOUT_SECONDS):
+            await check()
+    except TimeoutError:
+        return f"no answer within {_CHECK_TIMEOUT_SECONDS:g} s"
+    except HaulageError as error:
+        return str(error)
+    return "ok"
+
+
+class _Server(uvicorn.Server):
+    """uvicorn without its own signal handlers: the process has one place for signals."""
+
+    @contextmanager
+    def capture_signals(self) -> Iterator[None]:
+        yield
+
+
+async def serve_http(app: ASGIApp, *, host: str, port: int, stop: asyncio.Event) -> None:
+    """Serve an application until ``stop``, then finish open requests (within 10 s)."""
+    try:
+        listener = socket.create_server(
+            (host, port),
+            family=socket.AF_INET6 if ":" in host else socket.AF_INET,
+            backlog=2048,
+        )
+    except OSError as error:
+        raise Misconfigured(f"cannot listen on {host}:{port}: {error.strerror}") from error
+    listener.setblocking(False)
+    server = _Server(
+        uvicorn.Config(
+            app,
+            log_config=None,
+            access_log=False,
+            lifespan="off",
+            server_header=False,
+            timeout_graceful_shutdown=_GRACEFUL_SECONDS,
+        )
+    )
+    log.info("http.listening", host=host, port=listener.getsockname()[1])
+    async with asyncio.TaskGroup() as group:
+        serving = group.create_task(server.serve(sockets=[listener]), name="http")
+        await stop.wait()
+        server.should_exit = True
+        await serving
+
+
+async def serve_health(health: Health, *, host: str, port: int, stop: asyncio.Event) -> None:
+    """Serve ``/livez`` and ``/readyz`` on a port of their own until ``stop``; port 0 serves none."""
+    if port:
+        await serve_http(Starlette(routes=health.routes()), host=host, port=port, stop=stop)

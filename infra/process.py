@@ -1,0 +1,94 @@
+"""The life of a process: settings, logs, signals, one task group, an exit code.
+
+SIGTERM and SIGINT set ``stop``: every loop ends its round and the process drains. A second
+signal gives up on draining.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import secrets
+import signal
+import socket
+import sys
+from typing import TYPE_CHECKING
+
+import structlog
+import uvloop
+
+from infra.settings import Settings
+from infra.telemetry import configure_logging
+from schema.errors import Misconfigured
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable
+
+    Serve = Callable[[Settings, str, asyncio.Event], Awaitable[None]]
+
+log: structlog.stdlib.BoundLogger = structlog.get_logger(__name__)
+
+EXIT_FAILED = 1
+EXIT_MISCONFIGURED = 78
+
+
+def run(name: str, serve: Serve) -> int:
+    """Run ``serve(settings, worker, stop)`` until it returns; give the exit code of the process."""
+    try:
+        settings = Settings.from_environment(os.environ)
+    except Misconfigured as error:
+        sys.stderr.write(f"{name}: cannot start: {error}\n")
+        return EXIT_MISCONFIGURED
+    worker = worker_name()
+    configure_logging(settings, process=name, worker=worker)
+    try:
+        uvloop.run(_serve(settings, worker, serve))
+    except _Abandoned:
+        log.warning("process.abandoned", remedy="the drain was cut short by a second signal")
+        return EXIT_FAILED
+    except Exception as error:  # the last line of defence: whatever ended the process is logged
+        causes = _leaves(error)
+        if all(isinstance(cause, Misconfigured) for cause in causes):
+            log.error("process.misconfigured", error="; ".join(map(str, causes)))
+            return EXIT_MISCONFIGURED
+        log.exception("process.failed")
+        return EXIT_FAILED
+    return 0
+
+
+def worker_name() -> str:
+    """Name this process: readable, and never the name of an earlier one."""
+    return f"{socket.gethostname()[:60]}:{os.getpid()}:{secrets.token_hex(3)}"
+
+
+class _Abandoned(Exception):
+    """The second signal."""
+
+
+async def _serve(settings: Settings, worker: str, serve: Serve) -> None:
+    stop = asyncio.Event()
+    loop = asyncio.get_running_loop()
+    main = asyncio.current_task()
+    assert main is not None, "runs inside a task"
+
+    def on_signal(name: str) -> None:
+        if stop.is_set():
+            main.cancel("second signal")
+            return
+        log.info("process.stopping", signal=name)
+        stop.set()
+
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, on_signal, number.name)
+    log.info("process.started", pid=os.getpid(), mode=settings.consumer_mode)
+    try:
+        await serve(settings, worker, stop)
+    except asyncio.CancelledError:
+        raise _Abandoned from None
+    log.info("process.stopped")
+
+
+def _leaves(group: BaseException) -> list[BaseException]:
+    if isinstance(group, BaseExceptionGroup):
+        return [leaf for member in group.exceptions for leaf in _leaves(member)]
+    return [group]

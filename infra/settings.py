@@ -1,0 +1,137 @@
+"""Settings: plain numbers with their units in their names, read once from the environment.
+
+Every field is the environment variable ``HAULAGE_<FIELD>`` unless it has another name of its
+own below. An unknown name under the prefix is an error, so that a misspelt limit never passes.
+AWS credentials, region and endpoint are botocore's own (``AWS_ENDPOINT_URL``, …).
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Literal, Self
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+
+from schema.errors import Misconfigured
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+PREFIX = "HAULAGE_"
+_OWN_NAMES = {"DATABASE_URL": "database_url", "CONSUMER_MODE": "consumer_mode"}
+# What clients and the local stack keep under the same prefix; the processes pass over it.
+_CLIENT_NAMES = frozenset({"HAULAGE_URL", "HAULAGE_API_KEY", "HAULAGE_ADMIN_KEY"})
+_LOCAL_PREFIX = "HAULAGE_LOCAL_"
+
+
+class Settings(BaseModel):
+    """All settings of the three processes; a process reads those of its own duties."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", hide_input_in_errors=True)
+
+    # The two ways of working, and the neighbours.
+    consumer_mode: Literal["sqs-consumer", "outbox"] = "sqs-consumer"
+    database_url: str = Field(min_length=1)
+    database_direct_url: str | None = Field(
+        default=None, description="Past a pooler: LISTEN needs a session of its own"
+    )
+    queue_url: str | None = None
+    events_queue_url: str | None = None
+    bucket: str | None = None
+    kinds: str = Field(default="", description="Kinds from outside: package.module:NAME, …")
+
+    # Database.
+    database_pool_size: int = Field(default=10, ge=1, le=200)
+    database_pool_timeout_seconds: float = Field(default=10, gt=0)
+    database_connect_timeout_seconds: float = Field(default=5, gt=0)
+    statement_timeout_seconds: float = Field(default=30, gt=0)
+    idle_in_transaction_timeout_seconds: float = Field(default=30, gt=0)
+    database_pooler: Literal["none", "transaction"] = "none"
+    notify: bool = Field(default=True, description="Wake sleepers after a commit")
+
+    # API.
+    api_host: str = "127.0.0.1"
+    api_port: int = Field(default=8080, ge=0, le=65_535)
+    max_body_bytes: int = Field(default=64 * 1024 * 1024, ge=1024)
+    max_inputs: int = Field(default=100_000, ge=1, le=10_000_000)
+    max_input_bytes: int = Field(default=16 * 1024, ge=16)
+    data_content_limit: int = Field(default=1_000, ge=0, le=100_000)
+    copy_from_inputs: int = Field(default=2_000, ge=1)
+    max_concurrent_submissions: int = Field(default=4, ge=1)
+
+    # Health of the processes without a public HTTP server; port 0: none.
+    health_host: str = "127.0.0.1"
+    health_port: int = Field(default=0, ge=0, le=65_535)
+    liveness_timeout_seconds: float = Field(default=90, gt=0)
+
+    # Dispatcher.
+    relay_batch: int = Field(default=200, ge=1, le=10_000)
+    relay_lock_seconds: float = Field(default=30, gt=0)
+    relay_concurrency: int = Field(default=4, ge=1, le=64)
+    relay_max_attempts: int = Field(default=20, ge=1)
+    relay_backoff_base_seconds: float = Field(default=0.5, gt=0)
+    relay_backoff_cap_seconds: float = Field(default=60, gt=0)
+    max_message_bytes: int = Field(default=1024 * 1024, ge=1024, le=1024 * 1024)
+    resend_after_seconds: float = Field(default=900, gt=0)
+    maintenance_interval_seconds: float = Field(default=5, gt=0)
+    maintenance_batch: int = Field(default=100, ge=1, le=10_000)
+    poll_floor_seconds: float = Field(default=5, gt=0)
+
+    # Consumer.
+    concurrency: int = Field(default=16, ge=1, le=10_000)
+    prefetch_inputs: int = Field(default=0, ge=0, le=100_000)
+    receive_wait_seconds: int = Field(default=20, ge=0, le=20)
+    receive_entries: int = Field(default=10, ge=1, le=1_000)
+    lease_seconds: float = Field(default=30, ge=1, le=43_200)
+    settle_batch: int = Field(default=1_000, ge=1, le=10_000)
+    drain_seconds: float = Field(default=20, ge=0)
+    unknown_kind_delay_seconds: int = Field(default=30, ge=1, le=43_200)
+
+    # Export.
+    reuse_enabled: bool = True
+    reuse_days: int = Field(default=30, ge=0)
+    export_sql: str | None = None
+    export_part_bytes: int = Field(default=8 * 1024 * 1024, ge=5 * 1024 * 1024)
+    export_database_url: str | None = None
+
+    # Logs.
+    log_format: Literal["auto", "json", "console"] = "auto"
+    log_level: Literal["debug", "info", "warning", "error"] = "info"
+
+    @classmethod
+    def from_environment(cls, environment: Mapping[str, str]) -> Self:
+        """Read the settings; raise ``Misconfigured`` naming each variable that is wrong."""
+        values: dict[str, str] = {}
+        for name, value in environment.items():
+            if name in _OWN_NAMES:
+                values[_OWN_NAMES[name]] = value
+            elif (
+                name.startswith(PREFIX)
+                and not name.startswith(_LOCAL_PREFIX)
+                and name not in _CLIENT_NAMES
+            ):
+                values[name.removeprefix(PREFIX).lower()] = value
+        try:
+            return cls.model_validate(values)
+        except ValidationError as error:
+            names = {field: name for name, field in _OWN_NAMES.items()}
+            lines = []
+            for problem in error.errors():
+                field = str(problem["loc"][0]) if problem["loc"] else ""
+                name = names.get(field, PREFIX + field.upper()) if field else "settings"
+                reason = (
+                    "is no setting of Haulage (misspelt?)"
+                    if problem["type"] == "extra_forbidden"
+                    else problem["msg"]
+                )
+                lines.append(f"{name}: {reason}")
+            raise Misconfigured("; ".join(lines)) from None
+
+    @model_validator(mode="after")
+    def _fit_together(self) -> Self:
+        if self.consumer_mode == "sqs-consumer" and not self.queue_url:
+            msg = "CONSUMER_MODE=sqs-consumer needs HAULAGE_QUEUE_URL"
+            raise ValueError(msg)
+        if self.resend_after_seconds <= self.lease_seconds:
+            msg = "HAULAGE_RESEND_AFTER_SECONDS must be larger than HAULAGE_LEASE_SECONDS"
+            raise ValueError(msg)
+        return self

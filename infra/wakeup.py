@@ -1,0 +1,119 @@
+"""Waking sleepers after a commit: NOTIFY without payload, coalesced, on connections of its own.
+
+A wake-up is a courtesy: whoever waits also polls, so a lost one costs lateness, never work.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING, Any
+
+import asyncpg
+import structlog
+
+from infra.database import sqlalchemy_url
+from infra.retry import jittered
+from schema.errors import Unavailable
+
+if TYPE_CHECKING:
+    from infra.database import Database
+    from infra.settings import Settings
+
+import sqlalchemy as sa
+
+log: structlog.stdlib.BoundLogger = structlog.get_logger(__name__)
+
+CHANNEL = "haulage_work"
+_NOTIFY = sa.text(f"SELECT pg_notify('{CHANNEL}', '')")
+_HEARTBEAT_SECONDS = 5.0
+_HEARTBEAT_TIMEOUT_SECONDS = 5.0
+
+
+class Listener:
+    """Hears wake-ups on a dedicated, direct connection; survives losing it."""
+
+    def __init__(self, settings: Settings, *, name: str) -> None:
+        url = sqlalchemy_url(settings.database_direct_url or settings.database_url)
+        self._dsn = url.set(drivername="postgresql").render_as_string(hide_password=False)
+        self._connect_timeout_seconds = settings.database_connect_timeout_seconds
+        self._enabled = settings.notify
+        self._name = f"{name} listener"[:63]
+        self._heard = asyncio.Event()
+
+    async def wait(self, timeout_seconds: float, stop: asyncio.Event) -> None:
+        """Return at the next wake-up, after the timeout, or on ``stop``, whichever is first."""
+        if timeout_seconds <= 0:
+            self._heard.clear()
+            return
+        waits = [asyncio.ensure_future(event.wait()) for event in (self._heard, stop)]
+        try:
+            await asyncio.wait(
+                waits, timeout=timeout_seconds, return_when=asyncio.FIRST_COMPLETED
+            )
+        finally:
+            for wait in waits:
+                wait.cancel()
+        self._heard.clear()
+
+    def wake(self) -> None:
+        """Wake whoever waits in this process."""
+        self._heard.set()
+
+    async def run(self) -> None:
+        """Listen until cancelled; reconnect with backoff, and wake after each reconnection."""
+        if not self._enabled:
+            return
+        failures = 0
+        while True:
+            try:
+                await self._listen()
+            except (OSError, TimeoutError, asyncpg.PostgresError, asyncpg.InterfaceError) as error:
+                failures += 1
+                delay = jittered(failures, base_seconds=0.2, cap_seconds=10)
+                if failures == 1:
+                    log.warning("listener.lost", error=str(error) or type(error).__name__)
+                await asyncio.sleep(delay)
+            else:
+                failures = 0
+
+    async def _listen(self) -> None:
+        connection: asyncpg.Connection[Any] = await asyncpg.connect(
+            self._dsn,
+            timeout=self._connect_timeout_seconds,
+            statement_cache_size=0,
+            server_settings={"application_name": self._name},
+        )
+        try:
+            await connection.add_listener(CHANNEL, lambda *_: self._heard.set())
+            log.info("listener.listening", channel=CHANNEL)
+            self._heard.set()
+            while True:
+                # A half-open connection raises no error by itself: ask it.
+                await asyncio.sleep(_HEARTBEAT_SECONDS)
+                await connection.execute("SELECT 1", timeout=_HEARTBEAT_TIMEOUT_SECONDS)
+        finally:
+            connection.terminate()
+
+
+class Notifier:
+    """Sends wake-ups after commits: one at a time, any number of requests folded into the next."""
+
+    def __init__(self, database: Database, *, enabled: bool) -> None:
+        self._database = database
+        self._enabled = enabled
+        self._wanted = asyncio.Event()
+
+    def notify(self) -> None:
+        """Ask for a wake-up; never waits."""
+        if self._enabled:
+            self._wanted.set()
+
+    async def run(self) -> None:
+        """Send what was asked for until cancelled."""
+        while True:
+            await self._wanted.wait()
+            self._wanted.clear()
+            try:
+                await self._database.fetch(_NOTIFY)
+            except Unavailable as error:
+                log.debug("notify.failed", error=str(error))

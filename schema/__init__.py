@@ -1,0 +1,1 @@
+"""What two processes must agree on. Nothing in here does I/O."""

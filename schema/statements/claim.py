@@ -1,0 +1,171 @@
+"""Statements by which a consumer takes, keeps and gives back the lease of an outbox entry."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import sqlalchemy as sa
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from sqlalchemy.sql.elements import TextClause
+
+# What every way of claiming shares: raise the epoch, start the job, hand over the inputs.
+# An input belongs to the entry whose id it carries, wherever in the range it stands.
+_TAKE = """
+), claimed AS (
+    UPDATE outbox o
+    SET state = 'CLAIMED', epoch = o.epoch + 1, locked_by = CAST(:worker AS text),
+        locked_until = now() + CAST(:lease_seconds AS double precision) * interval '1 second',
+        sent_at = NULL
+    FROM target WHERE o.id = target.id
+    RETURNING o.*, target.waited_ms
+), started AS (
+    UPDATE job SET status = 'RUNNING', started_at = coalesce(started_at, now())
+    WHERE id IN (SELECT job_id FROM claimed) AND status = 'SUBMITTED'
+)
+SELECT c.id AS entry_id, c.epoch, c.job_id, c.kind, c.owner_id, c.waited_ms,
+       c.correlation_id, c.traceparent, c.tracestate, c.baggage,
+       j.key AS job_key, j.request_date, j.options::text AS options, j.max_attempts,
+       i.ordinals, i.bodies, i.attempts, i.generations
+FROM claimed c
+JOIN job j ON j.id = c.job_id
+CROSS JOIN LATERAL (
+    SELECT array_agg(ordinal ORDER BY ordinal) AS ordinals,
+           array_agg(body::text ORDER BY ordinal) AS bodies,
+           array_agg(attempts ORDER BY ordinal) AS attempts,
+           array_agg(generation ORDER BY ordinal) AS generations
+    FROM input
+    WHERE job_id = c.job_id AND ordinal BETWEEN c.first_ordinal AND c.last_ordinal
+      AND entry_id = c.id
+) i
+"""
+
+_DUE = sa.text(
+    """
+WITH target AS MATERIALIZED (
+    SELECT o.id, extract(epoch FROM now() - o.available_at) * 1000 AS waited_ms
+    FROM outbox o JOIN job j ON j.id = o.job_id
+    WHERE o.state = 'PENDING' AND o.type = 'inputs' AND o.available_at <= now()
+      AND (o.locked_until IS NULL OR o.locked_until < now())
+      AND o.kind = ANY(CAST(:kinds AS text[])) AND j.status IN ('SUBMITTED', 'RUNNING')
+    ORDER BY o.priority DESC, o.available_at, o.id
+    LIMIT CAST(:most AS integer)
+    FOR UPDATE OF o SKIP LOCKED
+"""
+    + _TAKE
+)
+
+# A message proves that its entry was sent, even if the relay has not yet written it down.
+_BY_ID = sa.text(
+    """
+WITH target AS MATERIALIZED (
+    SELECT o.id, extract(epoch FROM now() - o.available_at) * 1000 AS waited_ms
+    FROM outbox o JOIN job j ON j.id = o.job_id
+    WHERE o.id = ANY(CAST(:entry_ids AS bigint[])) AND o.state IN ('PENDING', 'SENT')
+      AND o.type = 'inputs' AND o.available_at <= now() AND j.status IN ('SUBMITTED', 'RUNNING')
+    ORDER BY o.id
+    FOR UPDATE OF o SKIP LOCKED
+"""
+    + _TAKE
+)
+
+_LAPSED = sa.text(
+    """
+WITH target AS MATERIALIZED (
+    SELECT o.id, extract(epoch FROM now() - o.locked_until) * 1000 AS waited_ms
+    FROM outbox o
+    WHERE o.state = 'CLAIMED' AND o.locked_until < now()
+    ORDER BY o.locked_until
+    LIMIT CAST(:most AS integer)
+    FOR UPDATE OF o SKIP LOCKED
+"""
+    + _TAKE
+)
+
+_BUSY = sa.text(
+    """
+SELECT id, state, greatest(0, extract(epoch FROM locked_until - now())) AS lease_seconds
+FROM outbox WHERE id = ANY(CAST(:entry_ids AS bigint[]))
+"""
+)
+
+_EXTEND = sa.text(
+    """
+UPDATE outbox o
+SET locked_until = now() + CAST(:lease_seconds AS double precision) * interval '1 second'
+FROM unnest(CAST(:entry_ids AS bigint[]), CAST(:epochs AS integer[])) AS h (id, epoch)
+WHERE o.id = h.id AND o.epoch = h.epoch AND o.state = 'CLAIMED' AND o.locked_until > now()
+RETURNING o.id
+"""
+)
+
+_RELEASE = sa.text(
+    """
+UPDATE outbox o
+SET state = 'PENDING', locked_by = NULL, locked_until = NULL,
+    available_at = greatest(
+        o.available_at,
+        now() + CAST(:delay_seconds AS double precision) * interval '1 second')
+FROM unnest(CAST(:entry_ids AS bigint[]), CAST(:epochs AS integer[])) AS h (id, epoch)
+WHERE o.id = h.id AND o.epoch = h.epoch AND o.state = 'CLAIMED' AND o.locked_until > now()
+RETURNING o.id
+"""
+)
+
+_NEXT_DUE = sa.text(
+    """
+SELECT extract(epoch FROM o.available_at - now()) AS seconds
+FROM outbox o JOIN job j ON j.id = o.job_id
+WHERE o.state = 'PENDING' AND o.type = ANY(CAST(:types AS text[]))
+  AND (o.locked_until IS NULL OR o.locked_until < now())
+  AND (o.type = 'event' OR j.status IN ('SUBMITTED', 'RUNNING'))
+ORDER BY o.available_at LIMIT 1
+"""
+)
+
+
+def claim_due(worker: str, lease_seconds: float, *, kinds: Sequence[str], most: int) -> TextClause:
+    """Claim up to ``most`` due entries of the given kinds, best first: one row a claim."""
+    return _DUE.bindparams(
+        worker=worker, lease_seconds=lease_seconds, kinds=list(kinds), most=most
+    )
+
+
+def claim_by_id(worker: str, lease_seconds: float, entry_ids: Sequence[int]) -> TextClause:
+    """Claim those of the named entries that are free, due and of an active job."""
+    return _BY_ID.bindparams(worker=worker, lease_seconds=lease_seconds, entry_ids=list(entry_ids))
+
+
+def take_over_lapsed(worker: str, lease_seconds: float, *, most: int) -> TextClause:
+    """Claim up to ``most`` entries whose lease ran out, so that their inputs can be charged."""
+    return _LAPSED.bindparams(worker=worker, lease_seconds=lease_seconds, most=most)
+
+
+def look_up_entries(entry_ids: Sequence[int]) -> TextClause:
+    """Say of entries that could not be claimed (id, state, lease_seconds); absent: settled."""
+    return _BUSY.bindparams(entry_ids=list(entry_ids))
+
+
+def extend_leases(
+    entry_ids: Sequence[int], epochs: Sequence[int], lease_seconds: float
+) -> TextClause:
+    """Extend the live leases that these epochs hold; the ids that come back are still held."""
+    return _EXTEND.bindparams(
+        entry_ids=list(entry_ids), epochs=list(epochs), lease_seconds=lease_seconds
+    )
+
+
+def release_entries(
+    entry_ids: Sequence[int], epochs: Sequence[int], delay_seconds: float
+) -> TextClause:
+    """Give live claims back, no attempt spent; due again after ``delay_seconds``."""
+    return _RELEASE.bindparams(
+        entry_ids=list(entry_ids), epochs=list(epochs), delay_seconds=delay_seconds
+    )
+
+
+def next_due(types: Sequence[str]) -> TextClause:
+    """Give the seconds until the next free entry is due (negative: overdue), or no row."""
+    return _NEXT_DUE.bindparams(types=list(types))

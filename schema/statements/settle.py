@@ -1,0 +1,198 @@
+"""Statements that record outcomes: inputs, their entries and their job's counters at once."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import sqlalchemy as sa
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from sqlalchemy.sql.elements import TextClause
+
+# Rows are locked entries first, then inputs, then jobs in id order: the order of every writer.
+_SETTLE = sa.text(
+    """
+WITH outcome AS MATERIALIZED (
+    SELECT * FROM unnest(
+        CAST(:entry_ids AS bigint[]), CAST(:ordinals AS integer[]), CAST(:statuses AS text[]),
+        CAST(:attempts AS smallint[]), CAST(:next_entry_ids AS bigint[]),
+        CAST(:results AS jsonb[]), CAST(:reused AS boolean[]), CAST(:elapsed_ms AS integer[]),
+        CAST(:error_classes AS text[]), CAST(:error_messages AS text[]))
+        AS o (entry_id, ordinal, status, attempts, next_entry_id, result, reused, elapsed_ms,
+              error_class, error_message)
+), held AS MATERIALIZED (
+    SELECT b.id, b.job_id
+    FROM outbox b
+    JOIN unnest(CAST(:held_ids AS bigint[]), CAST(:held_epochs AS integer[])) AS h (id, epoch)
+      ON b.id = h.id AND b.epoch = h.epoch
+    WHERE b.state = 'CLAIMED' AND b.locked_until > now()
+    ORDER BY b.id
+    FOR UPDATE OF b
+), written AS (
+    UPDATE input i
+    SET status = o.status, attempts = o.attempts, entry_id = o.next_entry_id, result = o.result,
+        reused = o.reused, elapsed_ms = o.elapsed_ms, settled_at = now(),
+        error_class = o.error_class, error_message = o.error_message
+    FROM outcome o JOIN held ON held.id = o.entry_id
+    WHERE i.job_id = held.job_id AND i.ordinal = o.ordinal AND i.entry_id = o.entry_id
+      AND i.status IN ('PENDING', 'RETRY_WAIT')
+    RETURNING o.entry_id, i.job_id, i.ordinal, i.status, i.reused, i.error_message
+), per_entry AS MATERIALIZED (
+    SELECT entry_id, count(*)::integer AS n FROM written GROUP BY entry_id
+), narrowed AS (
+    UPDATE outbox b SET unfinished = b.unfinished - p.n
+    FROM per_entry p WHERE b.id = p.entry_id AND b.unfinished > p.n
+), finished AS (
+    DELETE FROM outbox b USING per_entry p WHERE b.id = p.entry_id AND b.unfinished <= p.n
+), per_job AS MATERIALIZED (
+    SELECT job_id,
+           count(*) FILTER (WHERE status = 'SUCCEEDED')::integer AS succeeded,
+           count(*) FILTER (WHERE status = 'SKIPPED')::integer AS skipped,
+           count(*) FILTER (WHERE status = 'NOT_FOUND')::integer AS not_found,
+           count(*) FILTER (WHERE status = 'DLQ')::integer AS dlq,
+           count(*) FILTER (WHERE status = 'CANCELLED')::integer AS cancelled,
+           count(*) FILTER (WHERE status = 'EXPIRED')::integer AS expired,
+           count(*) FILTER (WHERE status NOT IN ('PENDING', 'RETRY_WAIT'))::integer AS final,
+           count(*) FILTER (WHERE NOT reused)::integer AS files_generated,
+           count(*) FILTER (WHERE reused)::integer AS files_reused,
+           min(error_message) FILTER (WHERE status = 'DLQ') AS error_message
+    FROM written GROUP BY job_id
+), locked_job AS MATERIALIZED (
+    SELECT id FROM job WHERE id IN (SELECT job_id FROM per_job) ORDER BY id FOR NO KEY UPDATE
+), tallied AS (
+    UPDATE job j
+    SET succeeded = j.succeeded + d.succeeded, skipped = j.skipped + d.skipped,
+        not_found = j.not_found + d.not_found, dlq = j.dlq + d.dlq,
+        cancelled = j.cancelled + d.cancelled, expired = j.expired + d.expired,
+        files_generated = j.files_generated + d.files_generated,
+        files_reused = j.files_reused + d.files_reused,
+        error_message = coalesce(j.error_message, d.error_message),
+        status = CASE WHEN j.status = 'RUNNING' AND d.final + j.succeeded + j.skipped
+                           + j.not_found + j.dlq + j.cancelled + j.expired = j.total
+                      THEN CASE WHEN j.dlq + d.dlq > 0 THEN 'FAILED' ELSE 'COMPLETED' END
+                      ELSE j.status END,
+        finished_at = CASE WHEN j.status = 'RUNNING' AND d.final + j.succeeded + j.skipped
+                                + j.not_found + j.dlq + j.cancelled + j.expired = j.total
+                           THEN now() ELSE j.finished_at END
+    FROM per_job d JOIN locked_job l ON l.id = d.job_id
+    WHERE j.id = d.job_id
+)
+SELECT entry_id, ordinal FROM written
+"""
+)
+
+_RESERVE = sa.text(
+    """
+SELECT nextval(pg_get_serial_sequence('outbox', 'id')) AS id
+FROM generate_series(1, CAST(:many AS integer))
+"""
+)
+
+_FOLLOW_UP = sa.text(
+    """
+INSERT INTO outbox (id, type, job_id, owner_id, kind, first_ordinal, last_ordinal, unfinished,
+                    state, priority, available_at, correlation_id, traceparent, tracestate, baggage)
+SELECT r.id, 'inputs', j.id, j.owner_id, j.kind, r.first_ordinal, r.last_ordinal, r.unfinished,
+       CASE WHEN j.status = 'PAUSED' THEN 'HELD' ELSE 'PENDING' END, j.priority,
+       now() + r.delay_seconds * interval '1 second',
+       j.correlation_id, j.traceparent, j.tracestate, j.baggage
+FROM unnest(CAST(:ids AS bigint[]), CAST(:job_ids AS uuid[]), CAST(:firsts AS integer[]),
+            CAST(:lasts AS integer[]), CAST(:counts AS integer[]),
+            CAST(:delays_seconds AS double precision[]))
+     AS r (id, job_id, first_ordinal, last_ordinal, unfinished, delay_seconds)
+JOIN job j ON j.id = r.job_id
+"""
+)
+
+_ATTEMPTS = sa.text(
+    """
+INSERT INTO attempt (job_id, ordinal, generation, attempt, status, worker, error_class,
+                     error_message, elapsed_ms, next_at)
+SELECT a.job_id, a.ordinal, a.generation, a.attempt, a.status, CAST(:worker AS text),
+       a.error_class, a.error_message, a.elapsed_ms,
+       now() + a.delay_seconds * interval '1 second'
+FROM unnest(CAST(:job_ids AS uuid[]), CAST(:ordinals AS integer[]),
+            CAST(:generations AS smallint[]), CAST(:attempts AS smallint[]),
+            CAST(:statuses AS text[]), CAST(:error_classes AS text[]),
+            CAST(:error_messages AS text[]), CAST(:elapsed_ms AS integer[]),
+            CAST(:delays_seconds AS double precision[]))
+     AS a (job_id, ordinal, generation, attempt, status, error_class, error_message, elapsed_ms,
+           delay_seconds)
+"""
+)
+
+_DEAD_LETTERS = sa.text(
+    """
+INSERT INTO dead_letter (job_id, ordinal, owner_id, kind, attempts, worker, error_class,
+                         error_message, fingerprint, correlation_id)
+SELECT j.id, d.ordinal, j.owner_id, j.kind, d.attempts, CAST(:worker AS text), d.error_class,
+       d.error_message, d.fingerprint, j.correlation_id
+FROM unnest(CAST(:job_ids AS uuid[]), CAST(:ordinals AS integer[]),
+            CAST(:attempts AS smallint[]), CAST(:error_classes AS text[]),
+            CAST(:error_messages AS text[]), CAST(:fingerprints AS text[]))
+     AS d (job_id, ordinal, attempts, error_class, error_message, fingerprint)
+JOIN job j ON j.id = d.job_id
+"""
+)
+
+_ARTIFACTS = sa.text(
+    """
+INSERT INTO artifact (owner_id, kind, natural_key, uri, size_bytes, etag, job_id, ordinal)
+SELECT DISTINCT ON (j.owner_id, j.kind, a.natural_key)
+       j.owner_id, j.kind, a.natural_key, a.uri, a.size_bytes, a.etag, j.id, a.ordinal
+FROM unnest(CAST(:job_ids AS uuid[]), CAST(:ordinals AS integer[]),
+            CAST(:natural_keys AS text[]), CAST(:uris AS text[]),
+            CAST(:sizes_bytes AS bigint[]), CAST(:etags AS text[]))
+     AS a (job_id, ordinal, natural_key, uri, size_bytes, etag)
+JOIN job j ON j.id = a.job_id
+ORDER BY j.owner_id, j.kind, a.natural_key, j.id DESC, a.ordinal
+ON CONFLICT (owner_id, kind, natural_key) DO UPDATE
+SET uri = EXCLUDED.uri, size_bytes = EXCLUDED.size_bytes, etag = EXCLUDED.etag,
+    job_id = EXCLUDED.job_id, ordinal = EXCLUDED.ordinal, created_at = now()
+"""
+)
+
+
+def settle_inputs(
+    outcomes: Mapping[str, Sequence[Any]], *, held_ids: Sequence[int], held_epochs: Sequence[int]
+) -> TextClause:
+    """Write outcomes of inputs whose entries these epochs hold; one row (entry_id, ordinal) each.
+
+    ``outcomes`` has one list a column: entry_ids, ordinals, statuses, attempts, next_entry_ids
+    (null unless the input goes on), results (JSON text), reused, elapsed_ms, error_classes,
+    error_messages. What does not come back was not accepted: the lease was lost.
+    """
+    return _SETTLE.bindparams(**outcomes, held_ids=list(held_ids), held_epochs=list(held_epochs))
+
+
+def reserve_entry_ids(many: int) -> TextClause:
+    """Reserve ids for follow-up entries: rows of (id)."""
+    return _RESERVE.bindparams(many=many)
+
+
+def insert_follow_ups(entries: Mapping[str, Sequence[Any]]) -> TextClause:
+    """Insert entries that carry inputs on: ids, job_ids, firsts, lasts, counts, delays_seconds."""
+    return _FOLLOW_UP.bindparams(**entries)
+
+
+def insert_attempts(worker: str, attempts: Mapping[str, Sequence[Any]]) -> TextClause:
+    """Keep failed attempts: job_ids, ordinals, generations, attempts, statuses, error_classes,
+    error_messages, elapsed_ms, delays_seconds (null where nothing comes next).
+    """
+    return _ATTEMPTS.bindparams(worker=worker, **attempts)
+
+
+def insert_dead_letters(worker: str, letters: Mapping[str, Sequence[Any]]) -> TextClause:
+    """Keep inputs that gave up: job_ids, ordinals, attempts, error_classes, error_messages,
+    fingerprints.
+    """
+    return _DEAD_LETTERS.bindparams(worker=worker, **letters)
+
+
+def register_artifacts(artifacts: Mapping[str, Sequence[Any]]) -> TextClause:
+    """Register files, the latest one winning: job_ids, ordinals, natural_keys, uris,
+    sizes_bytes, etags.
+    """
+    return _ARTIFACTS.bindparams(**artifacts)

@@ -1,0 +1,98 @@
+"""Statements that accept a job: the job, its outbox entries and its inputs."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import sqlalchemy as sa
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+    from uuid import UUID
+
+    from sqlalchemy.sql.elements import TextClause
+
+# The number comes from a sequence: no row is locked, and gaps mean nothing.
+_HEAD = """
+WITH head AS (
+    INSERT INTO job (id, key, owner_id, kind, status, priority, max_attempts, fail_fast, options,
+                     metadata, request_date, scheduled_for, expires_at, total, idempotency_key,
+                     request_digest, correlation_id, traceparent, tracestate, baggage)
+    SELECT CAST(:id AS uuid),
+           'J' || to_char(now() AT TIME ZONE 'UTC', 'YYYYMMDD') || '_'
+               || lpad(n::text, greatest(6, length(n::text)), '0'),
+           CAST(:owner_id AS uuid), CAST(:kind AS text), 'SUBMITTED', CAST(:priority AS smallint),
+           CAST(:max_attempts AS smallint), CAST(:fail_fast AS boolean), CAST(:options AS jsonb),
+           CAST(:metadata AS jsonb), (now() AT TIME ZONE 'UTC')::date,
+           CAST(:scheduled_for AS timestamptz), CAST(:expires_at AS timestamptz),
+           CAST(:total AS integer), CAST(:idempotency_key AS text), CAST(:request_digest AS bytea),
+           CAST(:correlation_id AS text), CAST(:traceparent AS text), CAST(:tracestate AS text),
+           CAST(:baggage AS text)
+    FROM nextval('job_number') AS n
+    ON CONFLICT (owner_id, idempotency_key) WHERE idempotency_key IS NOT NULL DO NOTHING
+    RETURNING *
+), chunk AS (
+    INSERT INTO outbox (type, job_id, owner_id, kind, first_ordinal, last_ordinal, unfinished,
+                        priority, available_at, correlation_id, traceparent, tracestate, baggage)
+    SELECT 'inputs', id, owner_id, kind, f, least(f + CAST(:chunk_size AS integer), total) - 1,
+           least(CAST(:chunk_size AS integer), total - f), priority,
+           coalesce(scheduled_for, now()), correlation_id, traceparent, tracestate, baggage
+    FROM head, generate_series(0, total - 1, CAST(:chunk_size AS integer)) AS f
+    RETURNING id, first_ordinal
+)
+"""
+
+_WHOLE = sa.text(
+    _HEAD
+    + """
+, named AS (
+    INSERT INTO input (job_id, ordinal, body, entry_id)
+    SELECT head.id, b.ordinality - 1, b.value, chunk.id
+    FROM head
+    CROSS JOIN jsonb_array_elements(CAST(:bodies AS jsonb)) WITH ORDINALITY AS b
+    JOIN chunk ON chunk.first_ordinal
+               = (b.ordinality - 1) / CAST(:chunk_size AS integer) * CAST(:chunk_size AS integer)
+)
+SELECT key, status FROM head
+"""
+)
+
+_WITHOUT_INPUTS = sa.text(
+    _HEAD
+    + """
+SELECT key, status, (SELECT array_agg(id ORDER BY first_ordinal) FROM chunk) AS entry_ids
+FROM head
+"""
+)
+
+_EARLIER = sa.text(
+    """
+SELECT key, status, request_digest FROM job
+WHERE owner_id = CAST(:owner_id AS uuid) AND idempotency_key = CAST(:idempotency_key AS text)
+"""
+)
+
+# The columns that COPY fills, in this order; the rest have defaults.
+INPUT_COPY_COLUMNS = ("job_id", "ordinal", "body", "entry_id")
+
+
+def insert_job(head: Mapping[str, Any], *, chunk_size: int, bodies: str) -> TextClause:
+    """Insert a whole job in one statement; ``bodies`` is a JSON array, one element an input.
+
+    Returns (key, status), or no row when the owner has used the idempotency key before.
+    """
+    return _WHOLE.bindparams(**head, chunk_size=chunk_size, bodies=bodies)
+
+
+def insert_job_without_inputs(head: Mapping[str, Any], *, chunk_size: int) -> TextClause:
+    """Insert a job and its entries; COPY into ``INPUT_COPY_COLUMNS`` must follow.
+
+    Returns (key, status, entry_ids), entry k naming ordinals k·chunk_size and up, or no row
+    when the owner has used the idempotency key before.
+    """
+    return _WITHOUT_INPUTS.bindparams(**head, chunk_size=chunk_size)
+
+
+def find_by_idempotency_key(owner_id: UUID, idempotency_key: str) -> TextClause:
+    """Find the job that first used the key: (key, status, request_digest)."""
+    return _EARLIER.bindparams(owner_id=owner_id, idempotency_key=idempotency_key)
