@@ -13,6 +13,7 @@ from localstack import aws as localstack_aws
 from localstack.interruption import Interruption
 from localstack.ports import free_port
 from localstack.postgres import DISPOSABLE, Cluster, Postgres
+from tests.databases import cloned, make_template
 
 CHECKOUT = Path(__file__).resolve().parent.parent
 
@@ -79,3 +80,16 @@ def aws(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Aws]:
         localstack_aws.SECRET_ACCESS_KEY,
     )
     localstack_aws.stop(identity)
+
+
+@pytest.fixture(scope="session")
+def template_database(postgres: Cluster) -> str:
+    """The name of a migrated database that tests clone."""
+    return make_template(postgres)
+
+
+@pytest.fixture
+def database_url(postgres: Cluster, template_database: str) -> Iterator[str]:
+    """A migrated database of the test's own."""
+    with cloned(postgres, template_database) as url:
+        yield url
