@@ -11,7 +11,7 @@ import asyncio
 import base64
 import io
 import zlib
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Self
 
@@ -191,7 +191,7 @@ class Storage:
     async def _abort(self, key: str, upload_id: str) -> None:
         async def abort() -> None:
             async with asyncio.timeout(_ABORT_SECONDS):
-                with speaking_plainly("storage"):
+                with speaking_plainly("storage"), suppress(self._client.exceptions.NoSuchUpload):
                     await self._client.abort_multipart_upload(
                         Bucket=self._bucket, Key=key, UploadId=upload_id
                     )
@@ -204,7 +204,9 @@ class Storage:
             log.warning("storage.upload_left_open", key=key, upload=upload_id, error=str(error))
 
 
-async def _parts(chunks: AsyncIterator[bytes], part_bytes: int) -> AsyncIterator[tuple[bytes, bool]]:
+async def _parts(
+    chunks: AsyncIterator[bytes], part_bytes: int
+) -> AsyncIterator[tuple[bytes, bool]]:
     """Regroup chunks into parts of one size; the last, and it alone, says that it is the last."""
     buffer = bytearray()
     async for chunk in chunks:
