@@ -9,37 +9,43 @@ from typing import TYPE_CHECKING
 import structlog
 
 from consumer.processors.protocol import BatchProcessor, Processor
+from consumer.processors.running import OneByOne, Together
 from infra.kinds import load
+from infra.retry import wait_until_available
 from schema.errors import HaulageError, Misconfigured
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Iterable, Mapping
+    import asyncio
+    from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 
     from consumer.processors.protocol import Resources
+    from consumer.work import Runner
     from schema.kinds import Kind
 
 log: structlog.stdlib.BoundLogger = structlog.get_logger(__name__)
 
 
 @asynccontextmanager
-async def processors(
-    kinds: Iterable[Kind], resources: Resources
-) -> AsyncIterator[Mapping[str, Processor | BatchProcessor]]:
-    """Give the processors by name of kind, started; close them, the last first, at the end.
+async def load_runners(
+    kinds: Mapping[str, Kind], resources: Resources, stop: asyncio.Event
+) -> AsyncIterator[Mapping[str, Runner]]:
+    """Give a runner for each kind, its processor started; close them, the last first, at the end.
 
-    Raises ``Misconfigured``, naming kind and reference, when one cannot be made or is none.
+    Raises ``Misconfigured``, naming kind and reference, when one cannot be made or is none. One
+    whose ``start`` raises ``Unavailable`` is waited for, until ``stop``.
     """
     async with AsyncExitStack() as stack:
-        made: dict[str, Processor | BatchProcessor] = {}
-        for kind in kinds:
+        runners: dict[str, Runner] = {}
+        for kind in kinds.values():
             where = f"kind {kind.name!r}: {kind.processor}"
             processor = _made(kind, resources, where)
             if _has(processor, "close", where):
                 stack.push_async_callback(_close, processor, kind.name)
-            made[kind.name] = _checked(processor, where)
+            runners[kind.name] = _runner(kind, processor, where)
             if _has(processor, "start", where):
-                await processor.start()  # type: ignore[attr-defined]
-        yield made
+                start: Callable[[], Awaitable[object]] = processor.start  # type: ignore[attr-defined]
+                await wait_until_available(f"what kind {kind.name!r} needs", start, stop)
+        yield runners
 
 
 def _made(kind: Kind, resources: Resources, where: str) -> object:
@@ -54,14 +60,14 @@ def _made(kind: Kind, resources: Resources, where: str) -> object:
         raise Misconfigured(f"{where} failed: {type(error).__name__}: {error}") from error
 
 
-def _checked(processor: object, where: str) -> Processor | BatchProcessor:
+def _runner(kind: Kind, processor: object, where: str) -> Runner:
     one, many = _has(processor, "process", where), _has(processor, "process_many", where)
     if one and many:
         raise Misconfigured(f"{where} has both process and process_many; keep one of them")
     if one and isinstance(processor, Processor):
-        return processor
+        return OneByOne(kind, processor)
     if many and isinstance(processor, BatchProcessor):
-        return processor
+        return Together(kind, processor)
     raise Misconfigured(f"{where} made a {type(processor).__name__} without process(work)")
 
 

@@ -1,67 +1,12 @@
-"""What an exception says of an input, and the one place where processors are called.
-
-Cancellation and a lost lease pass through: neither says anything of the input.
-"""
+"""What an exception says of an input. Cancellation is none: it says nothing of the input."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
-import structlog
 from pydantic import ValidationError
 
 from infra.telemetry import redact
-from schema.errors import (
-    Fault,
-    HaulageError,
-    InvalidInput,
-    LeaseLost,
-    NotFound,
-    Refusal,
-    Skip,
-)
-from schema.outcome import (
-    Failed,
-    Missing,
-    Outcome,
-    Refused,
-    Skipped,
-    Succeeded,
-    clean,
-)
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from consumer.processors.protocol import BatchProcessor, Processor, Work
-
-log: structlog.stdlib.BoundLogger = structlog.get_logger(__name__)
-
-_OUTCOMES = (Succeeded, Skipped, Missing, Refused, Failed)
-
-
-async def process_one(processor: Processor, work: Work) -> Outcome:
-    """Run one input; give what came of it, whatever the processor raises or returns."""
-    try:
-        return _checked(await processor.process(work))
-    except LeaseLost:
-        raise
-    except Exception as error:  # noqa: BLE001 - the one place that decides what an error means
-        return _told(error)
-
-
-async def process_together(processor: BatchProcessor, works: Sequence[Work]) -> list[Outcome]:
-    """Run many inputs of one job; give what came of each, in order."""
-    try:
-        outcomes = [_checked(outcome) for outcome in await processor.process_many(works)]
-        if len(outcomes) != len(works):
-            reason = f"process_many gave {len(outcomes)} outcomes for {len(works)} inputs"
-            raise TypeError(reason)
-    except LeaseLost:
-        raise
-    except Exception as error:  # noqa: BLE001 - the one place that decides what an error means
-        return [_told(error)] * len(works)
-    return outcomes
+from schema.errors import Fault, HaulageError, InvalidInput, NotFound, Refusal, Skip
+from schema.outcome import Failed, Missing, Outcome, Refused, Skipped, clean
 
 
 def outcome_of(error: Exception) -> Outcome:
@@ -85,18 +30,9 @@ def outcome_of(error: Exception) -> Outcome:
             return Failed(type(error).__name__, message)
 
 
-def _told(error: Exception) -> Outcome:
-    expected = isinstance(_only_leaf(error), HaulageError | ValidationError)
-    if not expected:
-        log.error("processor.failed", error_class=type(error).__name__, exc_info=error)
-    return outcome_of(error)
-
-
-def _checked(outcome: object) -> Outcome:
-    if not isinstance(outcome, _OUTCOMES):
-        reason = f"a processor returned {type(outcome).__name__}, which is no outcome"
-        raise TypeError(reason)
-    return outcome
+def is_expected(error: Exception) -> bool:
+    """Say whether a processor raised this on purpose; what it did not deserves its traceback."""
+    return isinstance(_only_leaf(error), HaulageError | ValidationError)
 
 
 def _only_leaf(error: Exception) -> Exception:
