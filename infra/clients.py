@@ -10,8 +10,8 @@ import os
 from contextlib import AsyncExitStack, asynccontextmanager, contextmanager
 from typing import TYPE_CHECKING, Any, Literal
 
-import aiohttp
 import aioboto3
+import aiohttp
 from aiobotocore.config import AioConfig
 from botocore import exceptions as boto
 
@@ -109,9 +109,7 @@ class Clients:
         )
 
     @asynccontextmanager
-    async def _opened(
-        self, service: Literal["sqs", "s3"], config: AioConfig
-    ) -> AsyncIterator[Any]:
+    async def _opened(self, service: Literal["sqs", "s3"], config: AioConfig) -> AsyncIterator[Any]:
         async with AsyncExitStack() as stack:
             try:
                 client = await stack.enter_async_context(

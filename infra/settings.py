@@ -94,7 +94,7 @@ class Settings(BaseModel):
 
     # Export.
     reuse_enabled: bool = True
-    reuse_days: int = Field(default=30, ge=0)
+    reuse_days: int = Field(default=30, ge=0, le=36_500)
     reuse_verify: bool = Field(default=False, description="Ask S3 before a file is reused")
     export_sql: str | None = None
     export_database_url: str | None = Field(default=None, description="Default: DATABASE_URL")

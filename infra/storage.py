@@ -11,16 +11,16 @@ import asyncio
 import base64
 import io
 import zlib
-from contextlib import asynccontextmanager
+from contextlib import suppress
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Self
+from typing import TYPE_CHECKING
 
 import structlog
 from botocore.exceptions import ClientError
 
 from infra.clients import speaking_plainly
 from infra.object_names import checked_key, decoded, encoded, split_uri, uri_of
-from schema.errors import Fault, HaulageError, NotFound, Refusal
+from schema.errors import Fault, HaulageError, Misconfigured, NotFound, Refusal
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Mapping
@@ -28,7 +28,6 @@ if TYPE_CHECKING:
     from types_aiobotocore_s3 import S3Client
     from types_aiobotocore_s3.type_defs import CompletedPartTypeDef
 
-    from infra.clients import Clients
     from infra.settings import Settings
 
 log: structlog.stdlib.BoundLogger = structlog.get_logger(__name__)
@@ -52,20 +51,12 @@ class StoredObject:
 class Storage:
     """One bucket to write to; reads any bucket that a URI names."""
 
-    def __init__(self, client: S3Client, *, bucket: str, part_bytes: int) -> None:
-        self._client = client
-        self._bucket = bucket
-        self._part_bytes = part_bytes
-
-    @classmethod
-    @asynccontextmanager
-    async def opened(cls, clients: Clients, settings: Settings) -> AsyncIterator[Self | None]:
-        """Open the storage of a process, or give None where no bucket is set."""
+    def __init__(self, client: S3Client, settings: Settings) -> None:
         if settings.bucket is None:
-            yield None
-            return
-        async with clients.s3() as client:
-            yield cls(client, bucket=settings.bucket, part_bytes=settings.export_part_bytes)
+            raise Misconfigured("set HAULAGE_BUCKET: objects are written there")
+        self._client = client
+        self._bucket = settings.bucket
+        self._part_bytes = settings.export_part_bytes
 
     async def ping(self) -> None:
         """Return when the bucket is there and open to us; else raise ``Unavailable``."""
@@ -191,7 +182,7 @@ class Storage:
     async def _abort(self, key: str, upload_id: str) -> None:
         async def abort() -> None:
             async with asyncio.timeout(_ABORT_SECONDS):
-                with speaking_plainly("storage"):
+                with speaking_plainly("storage"), suppress(self._client.exceptions.NoSuchUpload):
                     await self._client.abort_multipart_upload(
                         Bucket=self._bucket, Key=key, UploadId=upload_id
                     )
@@ -204,7 +195,9 @@ class Storage:
             log.warning("storage.upload_left_open", key=key, upload=upload_id, error=str(error))
 
 
-async def _parts(chunks: AsyncIterator[bytes], part_bytes: int) -> AsyncIterator[tuple[bytes, bool]]:
+async def _parts(
+    chunks: AsyncIterator[bytes], part_bytes: int
+) -> AsyncIterator[tuple[bytes, bool]]:
     """Regroup chunks into parts of one size; the last, and it alone, says that it is the last."""
     buffer = bytearray()
     async for chunk in chunks:
