@@ -1,0 +1,83 @@
+# Everything here runs from the checkout: tools go into .venv and .local/tools, data into .local.
+# Python 3.11 or newer is the only thing that must be there beforehand.
+
+.DEFAULT_GOAL := help
+SHELL := /bin/sh
+MAKEFLAGS += --no-builtin-rules
+
+python := .venv/bin/python
+local = $(python) -m localstack
+
+# Handed on only when given, so that `PORT=9000 make up` and `make up PORT=9000` are the same.
+up_options = $(if $(MODE),--mode $(MODE)) $(if $(CONSUMERS),--consumers $(CONSUMERS)) \
+	$(if $(DISPATCHERS),--dispatchers $(DISPATCHERS)) $(if $(PORT),--port $(PORT))
+
+.PHONY: help
+help: ## Show what can be made
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-8s %s\n", $$1, $$2 }' Makefile
+	@echo
+	@echo "  Options of demo and up: MODE=sqs-consumer|outbox CONSUMERS=n DISPATCHERS=n PORT=n"
+	@echo "  Option of up: DETACH=1 returns when all is ready. The interpreter: PYTHON=path"
+
+.PHONY: demo up down reset status logs psql sql
+demo: .venv/complete ## Start everything, run two jobs through it, show them, stop
+	@$(local) demo $(up_options)
+
+up: .venv/complete ## Start the whole stack and stay with it until Ctrl-C (DETACH=1: return)
+	@$(local) up $(up_options) $(if $(filter-out 0,$(DETACH)),--detach)
+
+down: .venv/complete ## Stop the stack; the data stay
+	@$(local) down
+
+reset: .venv/complete ## Stop the stack and remove its data; installed tools stay
+	@$(local) reset
+
+status: .venv/complete ## Say what runs, where, and since when
+	@$(local) status
+
+logs: .venv/complete ## Follow the logs of every process
+	@$(local) logs
+
+psql: .venv/complete ## Open a console on the database, started for it if need be
+	@$(local) psql
+
+sql: .venv/complete ## Run one statement: make sql Q="select 1"
+	@$(local) sql "$${Q:?say what to run: make sql Q=\"select 1\"}"
+sql: export Q := $(value Q)
+
+.PHONY: test check fmt bench
+test: .venv/complete ## Run every test
+	$(python) -m pytest
+
+check: .venv/complete ## Lint, format, types and import directions, as CI does
+	$(python) -m ruff check .
+	$(python) -m ruff format --check .
+	$(python) -m mypy --strict .
+	$(python) -m basedpyright
+	.venv/bin/lint-imports
+
+fmt: .venv/complete ## Format, and fix what can be fixed safely
+	$(python) -m ruff check --fix .
+	$(python) -m ruff format .
+
+bench: .venv/complete ## Measure throughput and latency
+	$(python) -m tests.benchmarks
+
+.PHONY: lock clean
+compile = $(python) -m uv pip compile --quiet --universal --python-version 3.11 \
+	--generate-hashes --no-emit-index-url --no-header
+
+lock: .venv/complete ## Renew the lock files; versions move only with UPGRADE=1
+	$(compile) $(if $(UPGRADE),--upgrade) pyproject.toml -o requirements.lock
+	$(compile) $(if $(UPGRADE),--upgrade) --constraint requirements.lock --group dev pyproject.toml \
+		-o requirements-dev.lock
+	$(compile) $(if $(UPGRADE),--upgrade) localstack/requirements.in -o localstack/requirements.lock
+
+clean: ## Remove what was installed and cached; the data of the stack stay
+	rm -rf .venv .local/tools .mypy_cache .pytest_cache .ruff_cache .import_linter_cache .hypothesis
+	find . -name __pycache__ -type d -prune -exec rm -rf {} +
+
+# The stamp is written when everything is installed, so a half-made environment is made again.
+.venv/complete: requirements-dev.lock
+	@python=$$(PYTHON="$(PYTHON)" localstack/find-python) && \
+	"$$python" localstack/environment.py .venv requirements-dev.lock

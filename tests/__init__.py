@@ -1,0 +1,1 @@
+"""Tests of Haulage, by the distance they keep from the real thing."""

@@ -1,0 +1,95 @@
+"""The real servers that tests share: each is started once per session, on first request."""
+
+import os
+import shutil
+import tempfile
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+from localstack import aws as localstack_aws
+from localstack.interruption import Interruption
+from localstack.ports import free_port
+from localstack.postgres import DISPOSABLE, Cluster, Postgres
+from tests.databases import cloned, make_template
+
+CHECKOUT = Path(__file__).resolve().parent.parent
+
+
+@dataclass(frozen=True, slots=True)
+class Aws:
+    """A LocalStack that answers, and what a client has to be given to reach it."""
+
+    endpoint_url: str
+    region: str
+    access_key_id: str
+    secret_access_key: str
+
+
+@pytest.fixture(scope="session")
+def server_folder() -> Path | None:
+    """The PostgreSQL to test with, when the environment names one."""
+    given = os.environ.get("HAULAGE_LOCAL_POSTGRES_BIN")
+    return Path(given) if given else None
+
+
+@pytest.fixture(scope="session")
+def short_folder() -> Iterator[Path]:
+    """A folder that a server run as another user can be in, with a path short enough for sockets.
+
+    The folders of `tmp_path` are closed to other users.
+    """
+    folder = Path(tempfile.mkdtemp(prefix="haulage-test-", dir="/tmp"))
+    folder.chmod(0o755)
+    yield folder
+    shutil.rmtree(folder, ignore_errors=True)
+
+
+@pytest.fixture(scope="session")
+def postgres(short_folder: Path, server_folder: Path | None) -> Iterator[Cluster]:
+    """One running cluster, without the care for crashes that costs time."""
+    server = Postgres(
+        short_folder / "postgres",
+        log=short_folder / "postgres.log",
+        server_folder=server_folder,
+    )
+    yield server.start(interruption=Interruption(), max_connections=200, options=DISPOSABLE)
+    server.remove()
+
+
+@pytest.fixture(scope="session")
+def aws(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Aws]:
+    """One LocalStack with SQS, S3, CloudFormation and CloudWatch; it ends when pytest does."""
+    interruption = Interruption()
+    folder = tmp_path_factory.mktemp("localstack")
+    port = free_port()
+    identity = localstack_aws.start(
+        localstack_aws.install(CHECKOUT, interruption),
+        port=port,
+        data=folder / "data",
+        log=folder / "log",
+        end_with_parent=True,
+    )
+    url = localstack_aws.wait_ready(identity, port, interruption)
+    yield Aws(
+        url,
+        localstack_aws.REGION,
+        localstack_aws.ACCESS_KEY_ID,
+        localstack_aws.SECRET_ACCESS_KEY,
+    )
+    localstack_aws.stop(identity)
+
+
+@pytest.fixture(scope="session")
+def template_database(postgres: Cluster) -> str:
+    """The name of a migrated database that tests clone."""
+    return make_template(postgres)
+
+
+@pytest.fixture
+def database_url(postgres: Cluster, template_database: str) -> Iterator[str]:
+    """A migrated database of the test's own."""
+    with cloned(postgres, template_database) as url:
+        yield url

@@ -1,0 +1,1 @@
+"""The one-machine stack, tested with real servers and real processes."""

@@ -1,0 +1,115 @@
+"""Starting, watching and ending processes."""
+
+import dataclasses
+import os
+import signal
+import sys
+import threading
+from pathlib import Path
+
+import pytest
+
+from localstack import processes
+from localstack.interruption import Interrupted, Interruption
+from localstack.processes import Identity, ProcessError
+
+STUBBORN = """
+import signal, sys
+signal.signal(signal.SIGTERM, signal.SIG_IGN)
+print("up", flush=True)
+signal.pause()
+"""
+POLITE = """
+import signal, sys
+signal.signal(signal.SIGTERM, lambda *_: (print("bye", flush=True), sys.exit(0)))
+print("up", flush=True)
+signal.pause()
+"""
+
+
+def start(script: str, log: Path) -> Identity:
+    return processes.start(
+        "script",
+        [sys.executable, "-c", script],
+        log=log,
+        environment={},
+        folder=log.parent,
+    )
+
+
+def wait_for_text(text: str, identity: Identity, interruption: Interruption) -> None:
+    processes.wait_until(
+        lambda: text in Path(identity.log).read_text(),
+        f"no {text!r}",
+        watching=[identity],
+        interruption=interruption,
+        timeout_seconds=20,
+    )
+
+
+@pytest.mark.parametrize(("script", "last"), [(POLITE, "bye"), (STUBBORN, "up")])
+def test_stop_asks_first_and_then_insists(script: str, last: str, tmp_path: Path) -> None:
+    identity = start(script, tmp_path / "log")
+    wait_for_text("up", identity, Interruption())
+    processes.stop([identity], grace_seconds=5.0 if script is POLITE else 0.1)
+    assert processes.is_gone(identity)
+    assert (tmp_path / "log").read_text().split()[-1] == last
+
+
+def test_a_process_has_a_session_of_its_own(tmp_path: Path) -> None:
+    identity = start(POLITE, tmp_path / "log")
+    try:
+        assert os.getsid(identity.pid) == identity.pid
+    finally:
+        processes.stop([identity], grace_seconds=5)
+
+
+def test_an_early_death_shows_the_last_words(tmp_path: Path) -> None:
+    identity = start("print('no such table'); raise SystemExit(3)", tmp_path / "log")
+    with pytest.raises(ProcessError, match=r"script died[^$]*no such table"):
+        wait_for_text("never", identity, Interruption())
+
+
+def test_a_stranger_with_the_same_pid_is_not_signalled(tmp_path: Path) -> None:
+    identity = start(POLITE, tmp_path / "log")
+    wait_for_text("up", identity, Interruption())
+    older = dataclasses.replace(identity, started_at=identity.started_at - 3600)
+    other = dataclasses.replace(identity, command=("postgres",))
+    try:
+        for stranger in (older, other):
+            assert not stranger.is_alive
+            stranger.send(signal.SIGKILL)
+        assert identity.is_alive
+    finally:
+        processes.stop([identity], grace_seconds=5)
+
+
+def test_a_wait_ends_at_once_when_interrupted_from_another_thread(
+    tmp_path: Path,
+) -> None:
+    identity = start(POLITE, tmp_path / "log")
+    interruption = Interruption()
+    threading.Timer(0.05, interruption.request).start()
+    try:
+        with pytest.raises(Interrupted):
+            wait_for_text("never", identity, interruption)
+    finally:
+        processes.stop([identity], grace_seconds=5)
+
+
+def test_a_command_returns_what_it_printed_or_fails_with_what_it_complained_of(
+    tmp_path: Path,
+) -> None:
+    def run(script: str, given: str = "") -> str:
+        return processes.run(
+            "the script",
+            [sys.executable, "-c", script],
+            environment={},
+            folder=tmp_path,
+            interruption=Interruption(),
+            given=given,
+        )
+
+    assert run("print(input().upper())", given="key\n") == "KEY\n"
+    with pytest.raises(ProcessError, match=r"the script failed with exit code 1:[^$]*ValueError"):
+        run("raise ValueError")
