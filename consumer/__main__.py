@@ -7,14 +7,9 @@ import sys
 from contextlib import AsyncExitStack
 from typing import TYPE_CHECKING
 
-from consumer.acknowledger import Acknowledger
-from consumer.intake import Intake
-from consumer.lease import Leases
-from consumer.loop import Consumer
+from consumer.assembly import assemble
 from consumer.processors.loading import load_runners
 from consumer.processors.protocol import Resources
-from consumer.settler import Settler
-from consumer.work import Workshop
 from infra.clients import Clients
 from infra.database import Database
 from infra.http import Health, serve_health
@@ -61,32 +56,11 @@ async def serve(settings: Settings, worker: str, stop: asyncio.Event) -> None:
                 runners = await stack.enter_async_context(
                     load_runners(kinds, Resources(settings, database, storage), stop)
                 )
-                intake = Intake(
-                    slots=settings.concurrency, prefetch_inputs=settings.prefetch_inputs
+                consumer = assemble(
+                    settings, worker, database, queue, runners, kinds, stop, health=health
                 )
-                leases = Leases(database, queue, lease_seconds=settings.lease_seconds)
-                settler = Settler(
-                    database,
-                    worker=worker,
-                    backoffs={name: kind.backoff for name, kind in kinds.items()},
-                    most=settings.settle_batch,
-                )
-                acknowledger = Acknowledger(queue)
-                workshop = Workshop(
-                    database, runners, leases, settler, acknowledger, intake, stop=stop
-                )
-                await Consumer(
-                    queue,
-                    workshop,
-                    intake,
-                    leases,
-                    settler,
-                    acknowledger,
-                    receivers=settings.receivers,
-                    receive_entries=settings.receive_entries,
-                    drain_seconds=settings.drain_seconds,
-                    turned=lambda: health.turned("receive"),
-                ).run(stop)
+                await consumer.run(stop)
+            health.draining = True
             listening.cancel()
 
 

@@ -21,7 +21,7 @@ from infra.retry import lost_race, sqlstate
 from schema.errors import Misconfigured, Unavailable
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Sequence
+    from collections.abc import AsyncIterable, AsyncIterator, Awaitable, Callable, Iterable, Sequence
 
     from sqlalchemy import Executable, Row
 
@@ -110,7 +110,7 @@ async def copy_rows(
     table: str,
     *,
     columns: Sequence[str],
-    rows: Iterable[tuple[Any, ...]],
+    rows: Iterable[tuple[Any, ...]] | AsyncIterable[tuple[Any, ...]],
 ) -> None:
     """COPY rows into a table within the unit's transaction, which an earlier statement opened."""
     raw = await connection.get_raw_connection()

@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import os
 import sys
+from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -43,6 +44,7 @@ def config() -> Config:
     return alembic
 
 
+@cache
 def head() -> str:
     """Give the newest revision that this code knows."""
     revision = ScriptDirectory.from_config(config()).get_current_head()

@@ -10,9 +10,6 @@ from localstack import environment, processes
 from localstack.interruption import Interruption
 from localstack.processes import Identity, ProcessError
 
-REGION = "us-east-1"
-ACCESS_KEY_ID = "test"
-SECRET_ACCESS_KEY = "test"  # noqa: S105 LocalStack's well-known value; it guards nothing
 SERVICES = ("sqs", "s3", "cloudformation", "cloudwatch")
 
 _CHECKOUT = Path(__file__).resolve().parent.parent

@@ -1,5 +1,6 @@
 """Finds a PostgreSQL server to run, and sees to it that the account it runs as can read it."""
 
+import hashlib
 import importlib.util
 import os
 import pwd
@@ -102,6 +103,19 @@ def can_enter(folder: Path, account: Account | None) -> bool:
         if not owned and not status.st_mode & 0o001:
             return False
     return True
+
+
+def enterable_folder(home: Path, account: Account | None) -> Path:
+    """The folder itself, or where a link in its place leads to when the account cannot enter."""
+    if not home.is_symlink() and can_enter(home.parent, account):
+        return home
+    if not home.is_symlink():
+        name = hashlib.sha256(os.fsencode(home)).hexdigest()[:12]
+        elsewhere = SHARED_FOLDER / name
+        elsewhere.mkdir(parents=True, exist_ok=True)
+        home.parent.mkdir(parents=True, exist_ok=True)
+        home.symlink_to(elsewhere)
+    return home.resolve()
 
 
 def readable_server(server: Server, account: Account | None) -> Server:

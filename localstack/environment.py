@@ -39,7 +39,7 @@ def is_complete(folder: Path, lock: Path) -> bool:
 
 def install(folder: Path, lock: Path, python: str) -> bool:
     """Make the environment unless it is complete; true when something was installed."""
-    folder = folder.absolute()
+    folder = folder.resolve()
     with _one_at_a_time():
         if is_complete(folder, lock):
             (folder / _STAMP).touch()  # make compares times; a checkout may have touched the lock
@@ -78,7 +78,7 @@ def localstack_python(root: Path) -> str:
 def _fingerprint(folder: Path, lock: Path) -> str:
     # Scripts in an environment name its folder, so a moved checkout needs a new one.
     digest = hashlib.sha256(lock.read_bytes())
-    digest.update(os.fsencode(folder.absolute()))
+    digest.update(os.fsencode(folder.resolve()))
     return digest.hexdigest()
 
 

@@ -15,11 +15,20 @@ class Interrupted(Exception):
 
 
 class Interruption:
-    """One request to stop, shared by all threads; without `listen` it never comes."""
+    """One request to stop, shared by all threads; without `listen` or `request` it never comes.
 
-    def __init__(self) -> None:
+    A request to the one that it is a part of counts for it too, but not the other way round.
+    """
+
+    def __init__(self, part_of: "Interruption | None" = None) -> None:
         self._reader, self._writer = os.pipe()
-        self.signals_seen = 0
+        self._readers: list[int] = [self._reader, *(part_of._readers if part_of else [])]
+        self._requests = 0
+
+    def close(self) -> None:
+        """Gives back what it holds; for those that do not live as long as the process."""
+        os.close(self._reader)
+        os.close(self._writer)
 
     def listen(self) -> None:
         """From here on SIGINT, SIGTERM and SIGHUP are requests. Main thread only."""
@@ -27,10 +36,10 @@ class Interruption:
             signal.signal(number, self._note)
 
     def request(self) -> None:
-        self.signals_seen += 1
+        self._requests += 1
         # Never drained, so that every present and later wait sees it. Not threading.Event: its
         # lock may be held by the very wait that the signal handler runs in.
-        if self.signals_seen == 1:
+        if self._requests == 1:
             os.write(self._writer, b"!")
 
     def check(self) -> None:
@@ -39,7 +48,7 @@ class Interruption:
 
     def pause(self, seconds: float) -> None:
         """Waits; raises Interrupted as soon as a request is made."""
-        if select.select([self._reader], [], [], seconds)[0]:
+        if select.select(self._readers, [], [], seconds)[0]:
             raise Interrupted
 
     def _note(self, number: int, frame: FrameType | None) -> None:

@@ -1,6 +1,5 @@
 """Supervises one PostgreSQL cluster in a folder: makes it, starts it, adopts it, stops it."""
 
-import hashlib
 import os
 import secrets
 import shutil
@@ -16,7 +15,7 @@ import psutil
 from localstack import binaries, processes
 from localstack.interruption import Interruption
 from localstack.ports import free_port
-from localstack.processes import Account, Identity
+from localstack.processes import Identity
 
 # For clusters that are thrown away: a crash of the machine may cost the data. A crash of the
 # server alone still may not, so that tests can count on what was committed.
@@ -56,7 +55,7 @@ class Postgres:
     def __init__(self, home: Path, *, log: Path, server_folder: Path | None = None) -> None:
         self._account = binaries.server_account()
         self._place = home.absolute()
-        self._home = _reachable(self._place, self._account)
+        self._home = binaries.enterable_folder(self._place, self._account)
         self._data = self._home / "data"
         self._log = log
         self._server_folder = server_folder
@@ -249,16 +248,3 @@ class Postgres:
             if process.info["cwd"] == str(self._data):
                 return True
         return False
-
-
-def _reachable(home: Path, account: Account | None) -> Path:
-    """The folder itself, or where a link in its place leads to when the account cannot enter."""
-    if not home.is_symlink() and binaries.can_enter(home.parent, account):
-        return home
-    if not home.is_symlink():
-        name = hashlib.sha256(os.fsencode(home)).hexdigest()[:12]
-        elsewhere = binaries.SHARED_FOLDER / name
-        elsewhere.mkdir(parents=True, exist_ok=True)
-        home.parent.mkdir(parents=True, exist_ok=True)
-        home.symlink_to(elsewhere)
-    return home.resolve()

@@ -4,27 +4,18 @@ import os
 import shutil
 import tempfile
 from collections.abc import Iterator
-from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
 
 from localstack import aws as localstack_aws
+from localstack.init.resources import Access
 from localstack.interruption import Interruption
 from localstack.ports import free_port
 from localstack.postgres import DISPOSABLE, Cluster, Postgres
+from tests.databases import cloned, make_template
 
 CHECKOUT = Path(__file__).resolve().parent.parent
-
-
-@dataclass(frozen=True, slots=True)
-class Aws:
-    """A LocalStack that answers, and what a client has to be given to reach it."""
-
-    endpoint_url: str
-    region: str
-    access_key_id: str
-    secret_access_key: str
 
 
 @pytest.fixture(scope="session")
@@ -59,7 +50,7 @@ def postgres(short_folder: Path, server_folder: Path | None) -> Iterator[Cluster
 
 
 @pytest.fixture(scope="session")
-def aws(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Aws]:
+def aws(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Access]:
     """One LocalStack with SQS, S3, CloudFormation and CloudWatch; it ends when pytest does."""
     interruption = Interruption()
     folder = tmp_path_factory.mktemp("localstack")
@@ -72,10 +63,18 @@ def aws(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Aws]:
         end_with_parent=True,
     )
     url = localstack_aws.wait_ready(identity, port, interruption)
-    yield Aws(
-        url,
-        localstack_aws.REGION,
-        localstack_aws.ACCESS_KEY_ID,
-        localstack_aws.SECRET_ACCESS_KEY,
-    )
+    yield Access(url)
     localstack_aws.stop(identity)
+
+
+@pytest.fixture(scope="session")
+def template_database(postgres: Cluster) -> str:
+    """The name of a migrated database that tests clone."""
+    return make_template(postgres)
+
+
+@pytest.fixture
+def database_url(postgres: Cluster, template_database: str) -> Iterator[str]:
+    """A migrated database of the test's own."""
+    with cloned(postgres, template_database) as url:
+        yield url

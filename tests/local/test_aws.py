@@ -5,10 +5,10 @@ import urllib.parse
 import psutil
 
 from localstack import aws as supervisor
-from tests.conftest import Aws
+from localstack.init.resources import Access
 
 
-def test_it_answers_on_the_loopback_interface_only(aws: Aws) -> None:
+def test_it_answers_on_the_loopback_interface_only(aws: Access) -> None:
     port = urllib.parse.urlsplit(aws.endpoint_url).port
     listening = {
         connection.laddr.ip
@@ -20,7 +20,7 @@ def test_it_answers_on_the_loopback_interface_only(aws: Aws) -> None:
     assert listening == {"127.0.0.1"}
 
 
-def test_every_service_that_we_use_runs(aws: Aws) -> None:
+def test_every_service_that_we_use_runs(aws: Access) -> None:
     assert supervisor.is_ready(aws.endpoint_url)
 
 

@@ -1,0 +1,13 @@
+"""`python -m localstack up|demo|down|reset|status|logs|sql|psql`, which make calls."""
+
+import sys
+
+from localstack.interruption import Interruption
+
+if __name__ == "__main__":
+    # Before anything else is loaded, so that Ctrl-C is a request from the first moment on.
+    _interruption = Interruption()
+    _interruption.listen()
+    from localstack import commands
+
+    sys.exit(commands.main(sys.argv[1:], _interruption))

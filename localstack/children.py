@@ -1,0 +1,128 @@
+"""The three processes of Haulage as the local stack runs them."""
+
+import os
+import sys
+import urllib.request
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from localstack import processes
+from localstack.init.resources import BUCKET, Access, Resources
+from localstack.interruption import Interruption
+from localstack.processes import Identity, ProcessError
+from localstack.settings import LocalSettings
+
+READY_SECONDS = 60.0
+# Longer than the processes give themselves to drain.
+STOP_SECONDS = 40.0
+
+
+@dataclass(frozen=True, slots=True)
+class Child:
+    """One process to start: its name, its module, its port and what only it is told."""
+
+    name: str
+    module: str
+    port: int
+    environment: Mapping[str, str]
+
+    @property
+    def ready_url(self) -> str:
+        """Where it says whether it is ready."""
+        return f"http://127.0.0.1:{self.port}/readyz"
+
+
+def connections(
+    settings: LocalSettings, database_url: str, access: Access, resources: Resources
+) -> dict[str, str]:
+    """What every process needs to reach the world, by the names that it goes by."""
+    values = {
+        "DATABASE_URL": database_url,
+        "AWS_ENDPOINT_URL": access.endpoint_url,
+        "AWS_DEFAULT_REGION": access.region,
+        "AWS_ACCESS_KEY_ID": access.access_key_id,
+        "AWS_SECRET_ACCESS_KEY": access.secret_access_key,
+        "HAULAGE_BUCKET": BUCKET,
+        "CONSUMER_MODE": settings.mode,
+    }
+    if resources.queue_url and resources.events_queue_url:
+        values["HAULAGE_QUEUE_URL"] = resources.queue_url
+        values["HAULAGE_EVENTS_QUEUE_URL"] = resources.events_queue_url
+    return values
+
+
+def inherited() -> dict[str, str]:
+    """Our environment without what could lead a process to another database or account."""
+    kept = {
+        name: value
+        for name, value in os.environ.items()
+        if not name.startswith(("AWS_", "PG", "HAULAGE_LOCAL_"))
+        and name not in ("DATABASE_URL", "HAULAGE_QUEUE_URL", "HAULAGE_EVENTS_QUEUE_URL")
+    }
+    kept["AWS_EC2_METADATA_DISABLED"] = "true"
+    # A proxy cannot reach our loopback interface.
+    kept["NO_PROXY"] = kept["no_proxy"] = "127.0.0.1,localhost"
+    kept.setdefault("HAULAGE_LOG_FORMAT", "console")
+    return kept
+
+
+def start(child: Child, environment: Mapping[str, str], checkout: Path) -> Identity:
+    """Starts it; its log is named after it."""
+    return processes.start(
+        child.name,
+        [sys.executable, "-m", child.module],
+        log=checkout / ".local" / "logs" / f"{child.name}.log",
+        environment={**environment, **child.environment},
+        folder=checkout,
+    )
+
+
+def wait_ready(child: Child, identity: Identity, interruption: Interruption) -> None:
+    """Returns once it says that it is ready; raises when it dies or takes too long."""
+    processes.wait_until(
+        lambda: answers(child.ready_url),
+        f"{child.name} was not ready",
+        watching=[identity],
+        interruption=interruption,
+        timeout_seconds=READY_SECONDS,
+    )
+
+
+def answers(url: str) -> bool:
+    """True when the URL answers with 200."""
+    opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
+    try:
+        with opener.open(url, timeout=2) as answer:
+            return bool(answer.status == 200)
+    except OSError:
+        return False
+
+
+def key(
+    role: str,
+    known: str | None,
+    environment: Mapping[str, str],
+    checkout: Path,
+    interruption: Interruption,
+) -> str:
+    """The known key if the database still knows it, else a new one."""
+
+    def run(*arguments: str, given: str = "") -> str:
+        return processes.run(
+            "api.keys",
+            [sys.executable, "-m", "api.keys", *arguments],
+            environment=environment,
+            folder=checkout,
+            interruption=interruption,
+            given=given,
+        ).strip()
+
+    if known:
+        try:
+            run("check", given=known)
+        except ProcessError:
+            pass  # the data were removed since
+        else:
+            return known
+    return run("create", "--owner", "local", "--role", role, "--label", "local stack")

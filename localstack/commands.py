@@ -1,0 +1,182 @@
+"""The commands of `python -m localstack` and their exit codes."""
+
+import argparse
+import asyncio
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import asyncpg
+import psutil
+
+from localstack import database, demo, env_file, processes
+from localstack.binaries import ServerNotFoundError
+from localstack.client import ApiError
+from localstack.environment import InstallError
+from localstack.interruption import Interrupted, Interruption
+from localstack.ports import PortTakenError
+from localstack.processes import ProcessError
+from localstack.settings import MODES, LocalSettings, SettingsError
+from localstack.stack import Stack
+
+CHECKOUT = Path(__file__).resolve().parent.parent
+INTERRUPTED = 130  # as a shell reports a process that Ctrl-C ended
+_EXPECTED = (
+    ApiError,
+    InstallError,
+    PortTakenError,
+    ProcessError,
+    ServerNotFoundError,
+    SettingsError,
+    asyncpg.PostgresError,
+)
+
+
+def main(arguments: list[str], interruption: Interruption) -> int:
+    """Run one command; every failure that can be expected is one message on stderr."""
+    options = _parser().parse_args(arguments)
+    given = {
+        name: getattr(options, name, None) for name in ("mode", "consumers", "dispatchers", "port")
+    }
+    try:
+        stack = Stack(CHECKOUT, LocalSettings.read(os.environ, given), interruption)
+        return _run(stack, options)
+    except Interrupted:
+        print("\nInterrupted.", file=sys.stderr)
+        return INTERRUPTED
+    except _EXPECTED as error:
+        print(f"\n{error}", file=sys.stderr)
+        return 1
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(prog="python -m localstack", description=__doc__)
+    commands = parser.add_subparsers(dest="command", required=True)
+    for name in ("up", "demo"):
+        command = commands.add_parser(name)
+        command.add_argument("--mode", metavar="|".join(MODES))
+        command.add_argument("--consumers", metavar="N")
+        command.add_argument("--dispatchers", metavar="N")
+        command.add_argument("--port", metavar="N")
+        if name == "up":
+            command.add_argument("--detach", action="store_true")
+    for name in ("down", "reset", "status", "logs", "psql"):
+        commands.add_parser(name)
+    commands.add_parser("sql").add_argument("statement")
+    return parser
+
+
+def _run(stack: Stack, options: argparse.Namespace) -> int:
+    match options.command:
+        case "up":
+            return _up(stack, detach=options.detach)
+        case "demo":
+            return _demo(stack)
+        case "down":
+            print("Stopped; the data stay." if stack.down() else "Nothing runs.")
+        case "reset":
+            stack.reset()
+            print("Stopped, and removed the data.")
+        case "status":
+            return _status(stack)
+        case "logs":
+            return _logs(stack)
+        case "psql":
+            return _psql(stack)
+        case _:
+            with stack.database_url() as url:
+                print(asyncio.run(database.query(url, options.statement)))
+    return 0
+
+
+def _up(stack: Stack, *, detach: bool) -> int:
+    started = time.monotonic()
+    if not stack.up(attached=not detach):
+        print("Already up.")
+        return _status(stack)
+    print(f"Up after {time.monotonic() - started:.1f} s.")
+    if detach:
+        _status(stack)
+        print("\n`make down` stops it.")
+        return 0
+    with stack.ended_afterwards():
+        _status(stack)
+        print("\nCtrl-C stops it.", flush=True)
+        stack.watch()
+    return 0
+
+
+def _demo(stack: Stack) -> int:
+    if not stack.up(attached=True):
+        print("Using the stack that is up, and leaving it so.")
+        demo.run(stack)
+        return 0
+    with stack.ended_afterwards():
+        demo.run(stack)
+    return 0
+
+
+def _status(stack: Stack) -> int:
+    recorded = stack.state.processes()
+    if not recorded:
+        print("Nothing runs; `make up` or `make demo` starts it.")
+        return 0
+    for identity in recorded:
+        if processes.is_gone(identity):
+            print(f"{identity.name:<14} dead, see {_relative(identity.log)}")
+            continue
+        ports = sorted(
+            {
+                connection.laddr.port
+                for connection in psutil.Process(identity.pid).net_connections(kind="inet")
+                if connection.status == psutil.CONN_LISTEN and connection.laddr
+            }
+        )
+        since = time.strftime("%H:%M:%S", time.localtime(identity.started_at))
+        where = ", ".join(f"127.0.0.1:{port}" for port in ports)
+        print(f"{identity.name:<14} pid {identity.pid:<8} since {since}  {where}")
+    values = env_file.read(stack.env_path)
+    print(f"\n{values.get('HAULAGE_URL', '')}  (addresses and keys: . .local/env)")
+    return 0 if stack.is_up() else 1
+
+
+def _logs(stack: Stack) -> int:
+    logs = sorted((stack.folder / "logs").glob("*.log"))
+    if not logs:
+        print("No logs yet; `make up` or `make demo` makes some.")
+        return 0
+    tail = ["tail", "-n", "20", "-F", *[_relative(str(log)) for log in logs]]
+    # It takes over this process: Ctrl-C is then its own to handle.
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+        signal.signal(number, signal.SIG_DFL)
+    os.execvp("tail", tail)
+
+
+def _psql(stack: Stack) -> int:
+    program = stack.postgres().program("psql")
+    if not Path(program).exists():
+        found = shutil.which("psql")
+        if found is None:
+            raise ProcessError('psql was not found; `make sql Q="select 1"` does without it.')
+        program = found
+    with stack.database_url() as url:
+        # Ctrl-C in the console cancels a statement; psql, not we, is to hear it.
+        signal.signal(signal.SIGINT, signal.SIG_IGN)
+        environment = {**os.environ, "PSQL_HISTORY": str(stack.folder / "psql_history")}
+        console = subprocess.Popen([program, url], env=environment, preexec_fn=_hear_interrupts)
+        return console.wait()
+
+
+def _hear_interrupts() -> None:
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
+
+
+def _relative(path: str) -> str:
+    try:
+        return str(Path(path).relative_to(Path.cwd()))
+    except ValueError:
+        return path
