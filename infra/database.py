@@ -21,7 +21,7 @@ from infra.retry import lost_race, sqlstate
 from schema.errors import Misconfigured, Unavailable
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Sequence
+    from collections.abc import AsyncIterable, AsyncIterator, Awaitable, Callable, Iterable, Sequence
 
     from sqlalchemy import Executable, Row
 
@@ -39,6 +39,7 @@ class Database:
     def __init__(self, engine: AsyncEngine) -> None:
         self._engine = engine
         self._autocommit = engine.execution_options(isolation_level="AUTOCOMMIT")
+        self._reading = engine.execution_options(postgresql_readonly=True)
 
     @classmethod
     def from_settings(cls, settings: Settings, *, name: str) -> Self:
@@ -57,6 +58,10 @@ class Database:
         return self
 
     async def __aexit__(self, *_: object) -> None:
+        await self.close()
+
+    async def close(self) -> None:
+        """Close every connection of the pool."""
         await self._engine.dispose()
 
     async def fetch(self, statement: Executable) -> Sequence[Row[Any]]:
@@ -81,12 +86,18 @@ class Database:
         raise AssertionError  # pragma: no cover - lost_race re-raises
 
     @asynccontextmanager
-    async def stream(self, statement: Executable) -> AsyncIterator[AsyncIterator[Row[Any]]]:
-        """Read rows through a server-side cursor, in constant memory, in a read-only transaction."""
-        async with _speaking_plainly(), _checked_out(self._engine) as connection:
+    async def stream(
+        self, statement: Executable, *, batch_rows: int = 1_000
+    ) -> AsyncIterator[AsyncIterator[Sequence[Row[Any]]]]:
+        """Read rows through a server-side cursor, a batch at a time, in a read-only transaction.
+
+        Memory stays constant. The connection is held until the block ends, so nothing slow
+        belongs into it.
+        """
+        async with _speaking_plainly(), _checked_out(self._reading) as connection:
             async with connection.begin():
                 result = await connection.stream(statement)
-                yield aiter(result)
+                yield result.partitions(batch_rows)
 
     async def ping(self) -> None:
         """Return when the database answers; raise ``Unavailable`` when it does not."""
@@ -99,7 +110,7 @@ async def copy_rows(
     table: str,
     *,
     columns: Sequence[str],
-    rows: Iterable[tuple[Any, ...]],
+    rows: Iterable[tuple[Any, ...]] | AsyncIterable[tuple[Any, ...]],
 ) -> None:
     """COPY rows into a table within the unit's transaction, which an earlier statement opened."""
     raw = await connection.get_raw_connection()

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Any
+import asyncio
+from typing import TYPE_CHECKING, Any
 
 import structlog
 from tenacity import (
@@ -11,11 +12,13 @@ from tenacity import (
     retry_if_exception,
     retry_if_exception_type,
     stop_after_attempt,
-    stop_never,
     wait_random_exponential,
 )
 
 from schema.errors import Unavailable
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable
 
 log: structlog.stdlib.BoundLogger = structlog.get_logger(__name__)
 
@@ -46,8 +49,10 @@ def lost_race() -> AsyncRetrying:
     )
 
 
-def until_available(what: str) -> AsyncRetrying:
-    """Wait for a neighbour that is away, however long; log when that begins and as it lasts."""
+async def wait_until_available(
+    what: str, check: Callable[[], Awaitable[object]], stop: asyncio.Event
+) -> bool:
+    """Wait until ``check`` stops raising ``Unavailable``; false when ``stop`` came first."""
 
     def tell(state: RetryCallState) -> None:
         error = state.outcome.exception() if state.outcome else None
@@ -59,13 +64,32 @@ def until_available(what: str) -> AsyncRetrying:
             error=str(error),
         )
 
-    return AsyncRetrying(
+    retrying = AsyncRetrying(
         retry=retry_if_exception_type(Unavailable),
         wait=wait_random_exponential(multiplier=0.2, max=10),
-        stop=stop_never,
+        stop=lambda _: stop.is_set(),
+        sleep=sleep_unless(stop),
         before_sleep=tell,
         reraise=True,
     )
+    try:
+        await retrying(check)
+    except Unavailable:
+        return False
+    return True
+
+
+def sleep_unless(stop: asyncio.Event) -> Callable[[float], Awaitable[None]]:
+    """Give a sleep in seconds that ends early when ``stop`` is set."""
+
+    async def sleep(seconds: float) -> None:
+        try:
+            async with asyncio.timeout(seconds):
+                await stop.wait()
+        except TimeoutError:
+            return
+
+    return sleep
 
 
 def jittered(attempt: int, *, base_seconds: float, cap_seconds: float) -> float:

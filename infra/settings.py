@@ -67,31 +67,40 @@ class Settings(BaseModel):
     relay_batch: int = Field(default=200, ge=1, le=10_000)
     relay_lock_seconds: float = Field(default=30, gt=0)
     relay_concurrency: int = Field(default=4, ge=1, le=64)
-    relay_max_attempts: int = Field(default=20, ge=1)
     relay_backoff_base_seconds: float = Field(default=0.5, gt=0)
     relay_backoff_cap_seconds: float = Field(default=60, gt=0)
-    max_message_bytes: int = Field(default=1024 * 1024, ge=1024, le=1024 * 1024)
+    max_message_bytes: int = Field(default=256 * 1024, ge=1024, le=1024 * 1024)
     resend_after_seconds: float = Field(default=900, gt=0)
     maintenance_interval_seconds: float = Field(default=5, gt=0)
     maintenance_batch: int = Field(default=100, ge=1, le=10_000)
     poll_floor_seconds: float = Field(default=5, gt=0)
 
     # Consumer.
+    receivers: int = Field(default=2, ge=1, le=32, description="Long polls open at once")
     concurrency: int = Field(default=16, ge=1, le=10_000)
     prefetch_inputs: int = Field(default=0, ge=0, le=100_000)
     receive_wait_seconds: int = Field(default=20, ge=0, le=20)
     receive_entries: int = Field(default=10, ge=1, le=1_000)
     lease_seconds: float = Field(default=30, ge=1, le=43_200)
     settle_batch: int = Field(default=1_000, ge=1, le=10_000)
-    drain_seconds: float = Field(default=20, ge=0)
+    drain_seconds: float = Field(default=25, ge=0)
     unknown_kind_delay_seconds: int = Field(default=30, ge=1, le=43_200)
+
+    # Clients of AWS; each has a pool of its own, which must exceed its pollers and acks together.
+    aws_connections: int = Field(default=50, ge=1, le=1_000)
+    aws_connect_timeout_seconds: float = Field(default=5, gt=0)
+    aws_read_timeout_seconds: float = Field(default=30, gt=0)
+    aws_attempts: int = Field(default=3, ge=1, le=10, description="Tries of one call, all told")
 
     # Export.
     reuse_enabled: bool = True
-    reuse_days: int = Field(default=30, ge=0)
+    reuse_days: int = Field(default=30, ge=0, le=36_500)
+    reuse_verify: bool = Field(default=False, description="Ask S3 before a file is reused")
     export_sql: str | None = None
-    export_part_bytes: int = Field(default=8 * 1024 * 1024, ge=5 * 1024 * 1024)
-    export_database_url: str | None = None
+    export_database_url: str | None = Field(default=None, description="Default: DATABASE_URL")
+    export_streams: int = Field(default=4, ge=1, le=100, description="Reads of the source at once")
+    export_part_bytes: int = Field(default=8 * 1024 * 1024, ge=5 * 1024 * 1024, le=5 * 1024**3)
+    export_max_bytes: int = Field(default=10 * 1024**3, ge=1, le=5 * 1024**4)
 
     # Logs.
     log_format: Literal["auto", "json", "console"] = "auto"
@@ -133,5 +142,8 @@ class Settings(BaseModel):
             raise ValueError(msg)
         if self.resend_after_seconds <= self.lease_seconds:
             msg = "HAULAGE_RESEND_AFTER_SECONDS must be larger than HAULAGE_LEASE_SECONDS"
+            raise ValueError(msg)
+        if self.aws_read_timeout_seconds <= self.receive_wait_seconds:
+            msg = "HAULAGE_AWS_READ_TIMEOUT_SECONDS must exceed HAULAGE_RECEIVE_WAIT_SECONDS"
             raise ValueError(msg)
         return self

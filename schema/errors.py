@@ -7,6 +7,7 @@ HaulageError
 │   └── Undecodable    a message is not one of ours, or of a version we do not know
 ├── Fault              retry later: a neighbour failed; ``retry_after_seconds`` when it said when
 │   └── Unavailable    a neighbour (database, queue, storage) is away
+│       └── Unusable   it answers, but what we need there is missing or forbidden to us
 ├── Skip               a processor decided that there is nothing to do
 ├── LeaseLost          somebody else holds the claim now: stop quietly, write nothing
 └── Misconfigured      the process must not start; names the setting and the remedy
@@ -45,6 +46,13 @@ class Fault(HaulageError):
 
 class Unavailable(Fault):
     """A neighbour is away altogether."""
+
+
+class Unusable(Unavailable):
+    """A neighbour answers, but our queue or bucket is missing or closed to us: not ready.
+
+    Somebody has to act, and once they have, work goes on by itself.
+    """
 
 
 class Skip(HaulageError):

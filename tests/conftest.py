@@ -13,6 +13,7 @@ from localstack.init.resources import Access
 from localstack.interruption import Interruption
 from localstack.ports import free_port
 from localstack.postgres import DISPOSABLE, Cluster, Postgres
+from tests.databases import cloned, make_template
 
 CHECKOUT = Path(__file__).resolve().parent.parent
 
@@ -64,3 +65,16 @@ def aws(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Access]:
     url = localstack_aws.wait_ready(identity, port, interruption)
     yield Access(url)
     localstack_aws.stop(identity)
+
+
+@pytest.fixture(scope="session")
+def template_database(postgres: Cluster) -> str:
+    """The name of a migrated database that tests clone."""
+    return make_template(postgres)
+
+
+@pytest.fixture
+def database_url(postgres: Cluster, template_database: str) -> Iterator[str]:
+    """A migrated database of the test's own."""
+    with cloned(postgres, template_database) as url:
+        yield url

@@ -14,6 +14,9 @@ raise               outcome
 anything else       retried like a fault, and logged with its traceback
 ==================  ==================================================
 
+It may have ``start`` (checks that ought to end the process before any work, by raising
+``Misconfigured``) and ``close`` (gives back what it opened), both ``async`` and without arguments.
+
 The work must be idempotent: an input can run again after a crash, though only one outcome counts.
 """
 

@@ -20,12 +20,12 @@ _TAKE = """
         locked_until = now() + CAST(:lease_seconds AS double precision) * interval '1 second',
         sent_at = NULL
     FROM target WHERE o.id = target.id
-    RETURNING o.*, target.waited_ms
+    RETURNING o.*, target.waited_ms, target.previous_worker
 ), started AS (
     UPDATE job SET status = 'RUNNING', started_at = coalesce(started_at, now())
     WHERE id IN (SELECT job_id FROM claimed) AND status = 'SUBMITTED'
 )
-SELECT c.id AS entry_id, c.epoch, c.job_id, c.kind, c.owner_id, c.waited_ms,
+SELECT c.id AS entry_id, c.epoch, c.job_id, c.kind, c.owner_id, c.waited_ms, c.previous_worker,
        c.correlation_id, c.traceparent, c.tracestate, c.baggage,
        j.key AS job_key, j.request_date, j.options::text AS options, j.max_attempts,
        i.ordinals, i.bodies, i.attempts, i.generations
@@ -45,7 +45,8 @@ CROSS JOIN LATERAL (
 _DUE = sa.text(
     """
 WITH target AS MATERIALIZED (
-    SELECT o.id, extract(epoch FROM now() - o.available_at) * 1000 AS waited_ms
+    SELECT o.id, extract(epoch FROM now() - o.available_at) * 1000 AS waited_ms,
+           o.locked_by AS previous_worker
     FROM outbox o JOIN job j ON j.id = o.job_id
     WHERE o.state = 'PENDING' AND o.type = 'inputs' AND o.available_at <= now()
       AND (o.locked_until IS NULL OR o.locked_until < now())
@@ -61,7 +62,8 @@ WITH target AS MATERIALIZED (
 _BY_ID = sa.text(
     """
 WITH target AS MATERIALIZED (
-    SELECT o.id, extract(epoch FROM now() - o.available_at) * 1000 AS waited_ms
+    SELECT o.id, extract(epoch FROM now() - o.available_at) * 1000 AS waited_ms,
+           o.locked_by AS previous_worker
     FROM outbox o JOIN job j ON j.id = o.job_id
     WHERE o.id = ANY(CAST(:entry_ids AS bigint[])) AND o.state IN ('PENDING', 'SENT')
       AND o.type = 'inputs' AND o.available_at <= now() AND j.status IN ('SUBMITTED', 'RUNNING')
@@ -74,7 +76,8 @@ WITH target AS MATERIALIZED (
 _LAPSED = sa.text(
     """
 WITH target AS MATERIALIZED (
-    SELECT o.id, extract(epoch FROM now() - o.locked_until) * 1000 AS waited_ms
+    SELECT o.id, extract(epoch FROM now() - o.locked_until) * 1000 AS waited_ms,
+           o.locked_by AS previous_worker
     FROM outbox o
     WHERE o.state = 'CLAIMED' AND o.locked_until < now()
     ORDER BY o.locked_until
@@ -114,6 +117,17 @@ RETURNING o.id
 """
 )
 
+_DROP_EMPTY = sa.text(
+    """
+DELETE FROM outbox o
+WHERE o.id = CAST(:entry_id AS bigint) AND o.epoch = CAST(:epoch AS integer)
+  AND o.state = 'CLAIMED'
+  AND NOT EXISTS (SELECT FROM input i WHERE i.job_id = o.job_id AND i.entry_id = o.id
+                  AND i.ordinal BETWEEN o.first_ordinal AND o.last_ordinal)
+RETURNING o.id
+"""
+)
+
 _NEXT_DUE = sa.text(
     """
 SELECT extract(epoch FROM o.available_at - now()) AS seconds
@@ -121,6 +135,7 @@ FROM outbox o JOIN job j ON j.id = o.job_id
 WHERE o.state = 'PENDING' AND o.type = ANY(CAST(:types AS text[]))
   AND (o.locked_until IS NULL OR o.locked_until < now())
   AND (o.type = 'event' OR j.status IN ('SUBMITTED', 'RUNNING'))
+  AND (CAST(:kinds AS text[]) IS NULL OR o.kind = ANY(CAST(:kinds AS text[])))
 ORDER BY o.available_at LIMIT 1
 """
 )
@@ -166,6 +181,14 @@ def release_entries(
     )
 
 
-def next_due(types: Sequence[str]) -> TextClause:
-    """Give the seconds until the next free entry is due (negative: overdue), or no row."""
-    return _NEXT_DUE.bindparams(types=list(types))
+def delete_empty_entry(entry_id: int, epoch: int) -> TextClause:
+    """Delete a claimed entry that names no input: there is nothing left to do for it."""
+    return _DROP_EMPTY.bindparams(entry_id=entry_id, epoch=epoch)
+
+
+def next_due(types: Sequence[str], *, kinds: Sequence[str] | None = None) -> TextClause:
+    """Give the seconds until the next free entry is due (negative: overdue), or no row.
+
+    ``kinds`` narrows it to entries of these kinds.
+    """
+    return _NEXT_DUE.bindparams(types=list(types), kinds=None if kinds is None else list(kinds))

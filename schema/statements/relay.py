@@ -28,7 +28,8 @@ UPDATE outbox o
 SET locked_by = CAST(:token AS text), relay_attempts = o.relay_attempts + 1,
     locked_until = now() + CAST(:lock_seconds AS double precision) * interval '1 second'
 FROM target WHERE o.id = target.id
-RETURNING o.id, o.type, o.job_id, o.owner_id, o.kind, o.payload::text AS payload, o.relay_attempts,
+RETURNING o.id, o.type, o.job_id, o.owner_id, o.kind, o.payload::text AS payload,
+          o.priority, o.available_at, o.relay_attempts,
           o.correlation_id, o.traceparent, o.tracestate, o.baggage
 """
 )

@@ -16,14 +16,14 @@ _SETTLE = sa.text(
     """
 WITH outcome AS MATERIALIZED (
     SELECT * FROM unnest(
-        CAST(:entry_ids AS bigint[]), CAST(:ordinals AS integer[]), CAST(:statuses AS text[]),
-        CAST(:attempts AS smallint[]), CAST(:next_entry_ids AS bigint[]),
+        CAST(:entry_ids AS bigint[]), CAST(:epochs AS integer[]), CAST(:ordinals AS integer[]),
+        CAST(:statuses AS text[]), CAST(:attempts AS smallint[]), CAST(:next_entry_ids AS bigint[]),
         CAST(:results AS jsonb[]), CAST(:reused AS boolean[]), CAST(:elapsed_ms AS integer[]),
         CAST(:error_classes AS text[]), CAST(:error_messages AS text[]))
-        AS o (entry_id, ordinal, status, attempts, next_entry_id, result, reused, elapsed_ms,
-              error_class, error_message)
+        AS o (entry_id, epoch, ordinal, status, attempts, next_entry_id, result, reused,
+              elapsed_ms, error_class, error_message)
 ), held AS MATERIALIZED (
-    SELECT b.id, b.job_id
+    SELECT b.id, b.epoch, b.job_id
     FROM outbox b
     JOIN unnest(CAST(:held_ids AS bigint[]), CAST(:held_epochs AS integer[])) AS h (id, epoch)
       ON b.id = h.id AND b.epoch = h.epoch
@@ -35,7 +35,7 @@ WITH outcome AS MATERIALIZED (
     SET status = o.status, attempts = o.attempts, entry_id = o.next_entry_id, result = o.result,
         reused = o.reused, elapsed_ms = o.elapsed_ms, settled_at = now(),
         error_class = o.error_class, error_message = o.error_message
-    FROM outcome o JOIN held ON held.id = o.entry_id
+    FROM outcome o JOIN held ON held.id = o.entry_id AND held.epoch = o.epoch
     WHERE i.job_id = held.job_id AND i.ordinal = o.ordinal AND i.entry_id = o.entry_id
       AND i.status IN ('PENDING', 'RETRY_WAIT')
     RETURNING o.entry_id, i.job_id, i.ordinal, i.status, i.reused, i.error_message
@@ -160,7 +160,7 @@ def settle_inputs(
 ) -> TextClause:
     """Write outcomes of inputs whose entries these epochs hold; one row (entry_id, ordinal) each.
 
-    ``outcomes`` has one list a column: entry_ids, ordinals, statuses, attempts, next_entry_ids
+    ``outcomes`` has one list a column: entry_ids, epochs, ordinals, statuses, attempts, next_entry_ids
     (null unless the input goes on), results (JSON text), reused, elapsed_ms, error_classes,
     error_messages. What does not come back was not accepted: the lease was lost.
     """

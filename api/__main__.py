@@ -1,0 +1,48 @@
+"""``python -m api``: serve HTTP until told to stop."""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+from functools import partial
+from typing import TYPE_CHECKING
+
+from api.app import build_app
+from infra.database import Database
+from infra.http import Health, serve_http
+from infra.kinds import load_kinds
+from infra.migrate import check_at_head
+from infra.process import run
+from infra.wakeup import Notifier
+
+if TYPE_CHECKING:
+    from infra.settings import Settings
+
+
+async def serve(settings: Settings, worker: str, stop: asyncio.Event) -> None:
+    """Serve until ``stop``, then finish the open requests; Postgres may come and go meanwhile."""
+    kinds = load_kinds(settings.kinds)
+    async with Database.from_settings(settings, name=f"haulage api {worker}") as database:
+        notifier = Notifier(database, enabled=settings.notify)
+        health = Health(
+            settings.liveness_timeout_seconds,
+            checks={"database": database.ping, "migrations": partial(check_at_head, database)},
+        )
+        app = build_app(
+            settings, database=database, notifier=notifier, kinds=kinds, health=health
+        )
+        async with asyncio.TaskGroup() as group:
+            notifying = group.create_task(notifier.run(), name="notifier")
+            draining = group.create_task(_drain(health, stop), name="drain")
+            await serve_http(app, host=settings.api_host, port=settings.api_port, stop=stop)
+            notifying.cancel()
+            draining.cancel()
+
+
+async def _drain(health: Health, stop: asyncio.Event) -> None:
+    await stop.wait()
+    health.draining = True
+
+
+if __name__ == "__main__":
+    sys.exit(run("api", serve))

@@ -1,0 +1,92 @@
+"""Opaque cursors: each belongs to one list with one set of filters, and is checked to the bit."""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import datetime as dt
+import hashlib
+import struct
+from http import HTTPStatus
+from typing import TYPE_CHECKING
+from uuid import UUID
+
+from api.problems import BadField, Problem
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+_VERSION = b"\x01"
+_CHECK_BYTES = 8
+_LONGEST = 128
+_EPOCH = dt.datetime(1970, 1, 1, tzinfo=dt.UTC)
+_MICROSECOND = dt.timedelta(microseconds=1)
+_JOB = struct.Struct(">q16s")
+_ORDINAL = struct.Struct(">i")
+
+
+class CursorOf:
+    """The cursors of one list: ``name`` and ``filters`` say which (the page size may change)."""
+
+    def __init__(self, name: str, filters: Sequence[object]) -> None:
+        self._list = hashlib.sha256(repr((name, *filters)).encode("utf-8", "backslashreplace")).digest()
+
+    def after_job(self, requested_at: dt.datetime, job_id: UUID) -> str:
+        """Point behind a job of a list in order of (requested_at, id)."""
+        return self._encode(_JOB.pack((requested_at - _EPOCH) // _MICROSECOND, job_id.bytes))
+
+    def job(self, cursor: str) -> tuple[dt.datetime, UUID]:
+        """Read what ``after_job`` wrote for this very list; refuse all else."""
+        try:
+            microseconds, job_id = _JOB.unpack(self._decode(cursor))
+            return _EPOCH + microseconds * _MICROSECOND, UUID(bytes=job_id)
+        except (struct.error, OverflowError):
+            raise _foreign() from None
+
+    def after_ordinal(self, ordinal: int) -> str:
+        """Point behind an input of a list in order of ordinals."""
+        return self._encode(_ORDINAL.pack(ordinal))
+
+    def ordinal(self, cursor: str) -> int:
+        """Read what ``after_ordinal`` wrote for this very list; refuse all else."""
+        try:
+            (ordinal,) = _ORDINAL.unpack(self._decode(cursor))
+        except struct.error:
+            raise _foreign() from None
+        if ordinal < 0:
+            raise _foreign()
+        return int(ordinal)
+
+    def _check(self, place: bytes) -> bytes:
+        return hashlib.sha256(self._list + place).digest()[:_CHECK_BYTES]
+
+    def _encode(self, place: bytes) -> str:
+        return _base64(_VERSION + self._check(place) + place)
+
+    def _decode(self, cursor: str) -> bytes:
+        if len(cursor) > _LONGEST or not cursor.isascii():
+            raise _foreign()
+        try:
+            raw = base64.urlsafe_b64decode(cursor + "=" * (-len(cursor) % 4))
+        except (binascii.Error, ValueError):
+            raise _foreign() from None
+        head = len(_VERSION) + _CHECK_BYTES
+        place = raw[head:]
+        # Python's decoder skips what it does not know; only what we would write is ours.
+        if raw[:head] != _VERSION + self._check(place) or _base64(raw) != cursor:
+            raise _foreign()
+        return place
+
+
+def _base64(raw: bytes) -> str:
+    return base64.urlsafe_b64encode(raw).rstrip(b"=").decode("ascii")
+
+
+def _foreign() -> Problem:
+    detail = "not a cursor of this list with these filters"
+    return Problem(
+        HTTPStatus.BAD_REQUEST,
+        "invalid-cursor",
+        detail,
+        errors=[BadField("parameter", "after", detail)],
+    )

@@ -1,0 +1,120 @@
+"""The outermost layer: correlation, security headers, one log event, and no error that escapes."""
+
+from __future__ import annotations
+
+import time
+from http import HTTPStatus
+from typing import TYPE_CHECKING
+
+import structlog
+from sqlalchemy import exc as sa_exc
+from starlette.datastructures import Headers, MutableHeaders
+from starlette.requests import ClientDisconnect
+
+from api.exchange import Exchange
+from api.problems import Problem, unavailable
+from api.tracing import read_trace
+from infra.retry import sqlstate
+from infra.telemetry import traced
+from schema.errors import Unavailable
+
+if TYPE_CHECKING:
+    from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+log: structlog.stdlib.BoundLogger = structlog.get_logger(__name__)
+
+_QUERY_CANCELED = "57014"
+_CLIENT_CLOSED_REQUEST = 499
+_SECURITY_HEADERS = {
+    "x-content-type-options": "nosniff",
+    "content-security-policy": "default-src 'none'; frame-ancestors 'none'",
+    "referrer-policy": "no-referrer",
+    "cross-origin-resource-policy": "same-origin",
+    "cache-control": "no-store",
+}
+
+
+class Edge:
+    """Wraps the whole application; whatever happens inside, the client gets an answer."""
+
+    def __init__(self, app: ASGIApp) -> None:
+        self._app = app
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Serve one request."""
+        if scope["type"] == "websocket":
+            await send({"type": "websocket.close", "code": 1000})
+            return
+        exchange = Exchange(read_trace(Headers(scope=scope)))
+        exchange.attach(scope)
+        with traced(exchange.trace):
+            began = time.perf_counter()
+            try:
+                await self._serve(exchange, scope, receive, send)
+            finally:
+                _write(exchange, scope, time.perf_counter() - began)
+
+    async def _serve(
+        self, exchange: Exchange, scope: Scope, receive: Receive, send: Send
+    ) -> None:
+        async def counting_receive() -> Message:
+            message = await receive()
+            exchange.request_bytes += len(message.get("body", b""))
+            return message
+
+        async def finishing_send(message: Message) -> None:
+            if message["type"] == "http.response.start":
+                exchange.status = message["status"]
+                headers = MutableHeaders(scope=message)
+                headers["x-correlation-id"] = exchange.trace.correlation_id
+                for name, value in _SECURITY_HEADERS.items():
+                    headers.setdefault(name, value)
+            exchange.response_bytes += len(message.get("body", b""))
+            await send(message)
+
+        try:
+            await self._app(scope, counting_receive, finishing_send)
+        except ClientDisconnect:
+            exchange.status = _CLIENT_CLOSED_REQUEST
+        except Exception as error:  # the last resort: every error becomes an answer
+            problem = _problem(error)
+            if exchange.status is not None:
+                log.exception("http.broken_off")
+                raise
+            response = problem.response(exchange.trace.correlation_id)
+            await response(scope, counting_receive, finishing_send)
+
+
+def _problem(error: Exception) -> Problem:
+    if isinstance(error, Problem):
+        return error
+    if isinstance(error, Unavailable):
+        log.warning("http.neighbour_away", error=str(error))
+        return unavailable("the database is away; nothing was lost, try again")
+    if isinstance(error, sa_exc.DBAPIError) and sqlstate(error) == _QUERY_CANCELED:
+        log.warning("http.statement_timeout", error=str(error.orig))
+        return unavailable("the database did not answer in time")
+    log.error("http.unexpected", exc_info=error)
+    return Problem(
+        HTTPStatus.INTERNAL_SERVER_ERROR,
+        "internal",
+        "an unexpected error; the correlation id finds it in the logs",
+    )
+
+
+def _write(exchange: Exchange, scope: Scope, seconds: float) -> None:
+    if not exchange.is_logged:
+        return
+    log.info(
+        "http.request",
+        method=scope["method"],
+        route=exchange.route,
+        status=exchange.status,
+        duration_ms=round(seconds * 1_000, 1),
+        request_bytes=exchange.request_bytes,
+        response_bytes=exchange.response_bytes,
+        owner=exchange.caller.owner if exchange.caller else None,
+        job=exchange.job,
+        inputs=exchange.inputs,
+        replayed=exchange.replayed,
+    )

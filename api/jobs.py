@@ -1,0 +1,227 @@
+"""The addresses under ``/jobs``: submit a job, read one, list them, page through inputs."""
+
+from __future__ import annotations
+
+import asyncio
+import datetime as dt
+import json
+import re
+from http import HTTPStatus
+from typing import TYPE_CHECKING, Any
+from uuid import UUID
+
+from starlette.responses import Response
+
+from api.bodies import SMALL_BYTES, BodyReader
+from api.cursors import CursorOf
+from api.problems import BadField, Problem, not_found
+from api.queries import Query
+from api.submission import Limits, Submission, read_submission
+from api.views import input_document, job_document, summary_document
+from infra.telemetry import CORRELATION_ID
+from schema.lifecycle import InputStatus, JobStatus
+from schema.statements.read import (
+    JobFilter,
+    find_job,
+    find_owner,
+    list_inputs,
+    list_jobs,
+    locate_job,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from starlette.requests import Request
+
+    from api.auth import Caller
+    from api.exchange import Exchange
+    from api.submit import Submitter
+    from infra.database import Database
+    from infra.settings import Settings
+    from schema.kinds import Kind
+
+# How many rows a page may look at for a filter that no index serves.
+SCAN_WINDOW = 10_000
+_JOB_KEY = re.compile(r"J[0-9]{8}_[0-9]{6,19}")
+_OWNER = re.compile(r"[A-Za-z0-9._-]{1,64}")
+_IDEMPOTENCY_KEY = re.compile(r"[\x21-\x7e](?:[\x20-\x7e]{0,253}[\x21-\x7e])?")
+_FIRST = dt.datetime(1, 1, 1, tzinfo=dt.UTC)
+_LAST = dt.datetime(9999, 12, 31, 23, 59, 59, tzinfo=dt.UTC)
+_LAST_ID = UUID(int=2**128 - 1)
+
+
+class Jobs:
+    """The handlers of jobs."""
+
+    def __init__(
+        self,
+        settings: Settings,
+        *,
+        database: Database,
+        submitter: Submitter,
+        kinds: Mapping[str, Kind],
+    ) -> None:
+        self._database = database
+        self._submitter = submitter
+        self._kinds = kinds
+        self._limits = Limits(inputs=settings.max_inputs, input_bytes=settings.max_input_bytes)
+        self._data_content_limit = settings.data_content_limit
+        self._bodies = BodyReader(
+            max_body_bytes=settings.max_body_bytes,
+            max_concurrent_large=settings.max_concurrent_submissions,
+        )
+
+    async def submit(self, request: Request, exchange: Exchange) -> Response:
+        """Accept a job: 202 once it is stored."""
+        Query(request.query_params).finish()
+        idempotency_key = _idempotency_key(request)
+        async with self._bodies.body(request) as body:
+            submission = await self._read(body)
+            # From here on only the checked inputs are needed.
+            body.clear()
+            exchange.inputs = len(submission.bodies)
+            accepted = await self._submitter.accept(
+                submission,
+                caller=_caller(exchange),
+                trace=exchange.trace,
+                idempotency_key=idempotency_key,
+            )
+        exchange.job, exchange.replayed = accepted.key, accepted.replayed
+        headers = {"Location": f"{_base(request)}/jobs/{accepted.key}"}
+        if accepted.replayed:
+            headers["Idempotency-Replayed"] = "true"
+        return _json({"jobId": accepted.key, "status": "SUBMITTED"}, HTTPStatus.ACCEPTED, headers)
+
+    async def _read(self, body: bytearray) -> Submission:
+        if len(body) <= SMALL_BYTES:
+            return read_submission(body, self._kinds, self._limits)
+        return await asyncio.to_thread(read_submission, body, self._kinds, self._limits)
+
+    async def show(self, request: Request, exchange: Exchange) -> Response:
+        """Show one job."""
+        Query(request.query_params).finish()
+        key = _job_key(request, exchange)
+        statement = find_job(
+            key, owner_id=_caller(exchange).scope, most_inputs=self._data_content_limit
+        )
+        for row in await self._database.fetch(statement):
+            kind = self._kinds.get(row.kind)
+            return _json(job_document(row, kind=kind, base=_base(request)))
+        raise _no_job()
+
+    async def list_all(self, request: Request, exchange: Exchange) -> Response:
+        """List jobs, newest first."""
+        caller, query = _caller(exchange), Query(request.query_params)
+        owner = query.one("owner", _OWNER, "the name of an owner")
+        if owner is not None and not caller.is_admin:
+            raise Problem(HTTPStatus.FORBIDDEN, "forbidden", "only an admin may name an owner")
+        statuses = query.many("status", JobStatus)
+        kinds = query.many("kind", self._kinds)
+        correlation_id = query.one("correlationId", CORRELATION_ID, "a correlation id")
+        requested_from, requested_to = query.time("requestedFrom"), query.time("requestedTo")
+        page_size, after = query.page_size(), query.after()
+        query.finish()
+        cursor = CursorOf(
+            "jobs",
+            (caller.scope, owner, statuses, kinds, correlation_id, requested_from, requested_to),
+        )
+        before_time, before_id = (_LAST, _LAST_ID) if after is None else cursor.job(after)
+        owner_id = caller.scope
+        if owner is not None:
+            owners = await self._database.fetch(find_owner(owner))
+            if not owners:
+                return _json({"items": [], "next": None})
+            owner_id = owners[0].id
+        which = JobFilter(
+            owner_id=owner_id,
+            statuses=statuses,
+            kinds=kinds,
+            correlation_id=correlation_id,
+            requested_from=requested_from or _FIRST,
+            requested_to=requested_to or _LAST,
+            before_time=before_time,
+            before_id=before_id,
+        )
+        window = SCAN_WINDOW if which.is_selective() else page_size + 1
+        rows = await self._database.fetch(list_jobs(which, most=page_size + 1, window=window))
+        found = [row for row in rows if row.key is not None]
+        shown = found[:page_size]
+        end: str | None = None
+        if len(found) > page_size:
+            end = cursor.after_job(shown[-1].requested_at, shown[-1].id)
+        elif rows and rows[0].scanned == window:
+            end = cursor.after_job(rows[0].last_requested_at, rows[0].last_id)
+        base = _base(request)
+        return _json({"items": [summary_document(row, base=base) for row in shown], "next": end})
+
+    async def list_inputs(self, request: Request, exchange: Exchange) -> Response:
+        """List the inputs of a job by ordinal."""
+        query = Query(request.query_params)
+        states = query.many("status", InputStatus)
+        page_size, after = query.page_size(), query.after()
+        query.finish()
+        key = _job_key(request, exchange)
+        located = await self._database.fetch(locate_job(key, owner_id=_caller(exchange).scope))
+        if not located:
+            raise _no_job()
+        job_id, total = located[0]
+        cursor = CursorOf("inputs", (key, states))
+        begin = -1 if after is None else cursor.ordinal(after)
+        until = min(begin + (page_size if states is None else SCAN_WINDOW), total - 1)
+        rows = await self._database.fetch(
+            list_inputs(job_id, after=begin, until=until, states=states, most=page_size + 1)
+        )
+        shown = rows[:page_size]
+        end: str | None = None
+        if len(rows) > page_size:
+            end = cursor.after_ordinal(shown[-1].ordinal)
+        elif until < total - 1:
+            end = cursor.after_ordinal(until)
+        return _json({"items": [input_document(row) for row in shown], "next": end})
+
+
+def _caller(exchange: Exchange) -> Caller:
+    assert exchange.caller is not None, "the resource asked for a key"
+    return exchange.caller
+
+
+def _job_key(request: Request, exchange: Exchange) -> str:
+    key = str(request.path_params["job_id"])
+    if not _JOB_KEY.fullmatch(key):
+        raise _no_job()
+    exchange.job = key
+    return key
+
+
+def _no_job() -> Problem:
+    # Another owner's job and none at all must look the same.
+    return not_found("there is no such job")
+
+
+def _idempotency_key(request: Request) -> str | None:
+    values = request.headers.getlist("idempotency-key")
+    if not values:
+        return None
+    if len(values) > 1 or not _IDEMPOTENCY_KEY.fullmatch(values[0]):
+        detail = "must be given once, as 1 to 255 printable ASCII characters"
+        raise Problem(
+            HTTPStatus.UNPROCESSABLE_ENTITY,
+            "invalid-request",
+            f"Idempotency-Key {detail}",
+            errors=[BadField("header", "Idempotency-Key", detail)],
+        )
+    return values[0]
+
+
+def _base(request: Request) -> str:
+    return str(request.scope.get("root_path", ""))
+
+
+def _json(
+    document: Any,  # noqa: ANN401 - any JSON
+    status: int = HTTPStatus.OK,
+    headers: Mapping[str, str] | None = None,
+) -> Response:
+    text = json.dumps(document, ensure_ascii=False, allow_nan=False, separators=(",", ":"))
+    return Response(text, status, headers, media_type="application/json")

@@ -1,0 +1,229 @@
+"""Reading JSON strictly and in windows: what cannot be stored is found here, with its pointer.
+
+A body is read value by value, never as one tree, so that memory is bounded by the largest value
+and not by what a body of brackets could become. Whatever Postgres could not keep is refused:
+NaN and infinities, NUL and lone surrogates, repeated names, integers beyond 64 bits.
+"""
+
+from __future__ import annotations
+
+import codecs
+import json
+import re
+from dataclasses import dataclass
+from http import HTTPStatus
+from typing import TYPE_CHECKING, Any
+
+from api.problems import BadFields, Problem, escape
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+WINDOW_BYTES = 1 << 20
+_SPACE = re.compile(r"[ \t\n\r]*")
+# Text without any of these holds nothing that Postgres refuses, names given twice aside.
+_UNUSUAL = re.compile(r"\\u(?:0000|[dD][89a-fA-F])|\d{19}|NaN|Infinity|[eE][+-]?\d{3}")
+_UNSTORABLE = re.compile(r"[\x00\ud800-\udfff]")
+_INT8 = range(-(2**63), 2**63)
+_INT8_DIGITS = 20
+
+
+class _GivenTwice(Exception):
+    """A name stands twice in one object: read it again, to say where."""
+
+
+class _Members(list[tuple[str, Any]]):
+    """The members of an object, repeated names included."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Unstorable:
+    """A number that cannot be kept, and why."""
+
+    reason: str
+
+
+def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    members = dict(pairs)
+    if len(members) != len(pairs):
+        raise _GivenTwice
+    return members
+
+
+def _constant(name: str) -> _Unstorable:
+    return _Unstorable(f"{name} is not a JSON number")
+
+
+def _integer(digits: str) -> int | _Unstorable:
+    if len(digits) <= _INT8_DIGITS and int(digits) in _INT8:
+        return int(digits)
+    return _Unstorable("is an integer beyond 64 bits")
+
+
+def _float(text: str) -> float | _Unstorable:
+    number = float(text)
+    if number in (float("inf"), float("-inf")):
+        return _Unstorable("is a number too large to keep")
+    return number
+
+
+_scan: Callable[[str, int], tuple[Any, int]] = json.JSONDecoder(
+    object_pairs_hook=_unique
+).scan_once
+_scan_leniently: Callable[[str, int], tuple[Any, int]] = json.JSONDecoder(
+    object_pairs_hook=_Members,
+    parse_constant=_constant,
+    parse_int=_integer,
+    parse_float=_float,
+).scan_once
+
+
+class Source:
+    """A UTF-8 body, read forward value by value through a window of about 1 MiB."""
+
+    def __init__(self, body: bytes | bytearray) -> None:
+        self._body = body
+        self._next = 0
+        self._decoder = codecs.getincrementaldecoder("utf-8")("strict")
+        self._text = ""
+        self._at = 0
+        self._passed = 0
+        self._unusual = False
+
+    def peek(self) -> str:
+        """Skip white space and give the next character, empty at the end."""
+        while True:
+            match = _SPACE.match(self._text, self._at)
+            assert match is not None, "the pattern matches nothing, too"
+            self._at = match.end()
+            if self._at < len(self._text):
+                return self._text[self._at]
+            if not self._fill():
+                return ""
+
+    def take(self, *wanted: str) -> str:
+        """Take one of the characters that the grammar allows here; else the body is not JSON."""
+        found = self.peek()
+        if found not in wanted or not found:
+            raise self.not_json(f"expected {' or '.join(wanted)}")
+        self._at += 1
+        return found
+
+    def value(
+        self, pointer: str, bad: BadFields, *, limit: int, depth: int
+    ) -> tuple[Any, str]:
+        """Read one value of at most ``limit`` characters and ``depth`` levels; give it and its text.
+
+        What is wrong inside goes to ``bad``. A value far beyond the limit ends the reading.
+        """
+        self.peek()
+        while len(self._text) - self._at <= limit and self._fill():
+            pass
+        start = self._at
+        try:
+            decoded, self._at = self._decode(start, pointer, bad, depth)
+        except (json.JSONDecodeError, StopIteration) as error:
+            if self._is_cut(error):
+                bad.add(pointer, f"is longer than {limit} characters")
+                raise bad.problem() from None
+            raise self.not_json("no JSON value", at=_where(error)) from None
+        except RecursionError:
+            bad.add(pointer, f"is nested deeper than {depth} levels")
+            raise bad.problem() from None
+        if self._at - start > limit:
+            bad.add(pointer, f"is longer than {limit} characters")
+            if self._at == len(self._text) and self._more:
+                raise bad.problem()
+        return decoded, self._text[start : self._at]
+
+    def not_json(self, detail: str, *, at: int | None = None) -> Problem:
+        """Make the 400 that says where the body stops being JSON."""
+        position = self._passed + (self._at if at is None else at)
+        return Problem(
+            HTTPStatus.BAD_REQUEST, "not-json", f"{detail} at character {position} of the body"
+        )
+
+    @property
+    def _more(self) -> bool:
+        return self._next < len(self._body)
+
+    def _fill(self) -> bool:
+        if not self._more:
+            return False
+        piece = bytes(self._body[self._next : self._next + WINDOW_BYTES])
+        self._next += len(piece)
+        try:
+            text = self._decoder.decode(piece, final=not self._more)
+        except UnicodeDecodeError as error:
+            raise self.not_json("not UTF-8", at=len(self._text) + error.start) from None
+        self._passed += self._at
+        self._text = self._text[self._at :] + text
+        self._at = 0
+        self._unusual = _UNUSUAL.search(self._text) is not None
+        return True
+
+    def _decode(self, start: int, pointer: str, bad: BadFields, depth: int) -> tuple[Any, int]:
+        if not self._unusual:
+            try:
+                decoded, end = _scan(self._text, start)
+            except _GivenTwice:
+                pass
+            else:
+                if _is_deeper(decoded, depth):
+                    bad.add(pointer, f"is nested deeper than {depth} levels")
+                return decoded, end
+        decoded, end = _scan_leniently(self._text, start)
+        return _examined(decoded, pointer, bad, depth, depth), end
+
+    def _is_cut(self, error: json.JSONDecodeError | StopIteration) -> bool:
+        """Say whether the value goes on beyond the window."""
+        unterminated = isinstance(error, json.JSONDecodeError) and error.msg.startswith("Untermin")
+        near_the_end = len(self._text) - _where(error) < len("-Infinity")
+        return self._more and (unterminated or near_the_end)
+
+
+def _where(error: json.JSONDecodeError | StopIteration) -> int:
+    return error.pos if isinstance(error, json.JSONDecodeError) else int(error.value)
+
+
+def _is_deeper(value: object, levels: int) -> bool:
+    members: Any
+    if type(value) is dict:
+        members = value.values()
+    elif type(value) is list:
+        members = value
+    else:
+        return False
+    if levels == 0:
+        return True
+    return any(_is_deeper(member, levels - 1) for member in members)
+
+
+def _examined(value: Any, pointer: str, bad: BadFields, levels: int, depth: int) -> Any:  # noqa: ANN401 - any JSON
+    """Give the value as plain Python, noting every place that could not be stored."""
+    if isinstance(value, _Unstorable):
+        bad.add(pointer, value.reason)
+        return None
+    if isinstance(value, str):
+        if _UNSTORABLE.search(value):
+            bad.add(pointer, "holds a NUL character or half of a surrogate pair")
+        return value
+    if not isinstance(value, list):
+        return value
+    if levels == 0:
+        bad.add(pointer, f"is nested deeper than {depth} levels")
+        return None
+    if not isinstance(value, _Members):
+        return [
+            _examined(member, f"{pointer}/{position}", bad, levels - 1, depth)
+            for position, member in enumerate(value)
+        ]
+    members: dict[str, Any] = {}
+    for name, member in value:
+        place = f"{pointer}/{escape(name)}"
+        if name in members:
+            bad.add(place, "is given twice")
+        if _UNSTORABLE.search(name):
+            bad.add(place, "the name holds a NUL character or half of a surrogate pair")
+        members[name] = _examined(member, place, bad, levels - 1, depth)
+    return members

@@ -1,0 +1,177 @@
+"""Accepting a job: one transaction stores it whole, and an idempotency key stores it once."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from dataclasses import dataclass
+from http import HTTPStatus
+from typing import TYPE_CHECKING, Any
+
+from api.problems import BadField, BadFields, Problem, unavailable
+from infra.database import copy_rows
+from schema.chunking import chunk_size
+from schema.ids import uuid7
+from schema.statements.read import list_paces, tell_past
+from schema.statements.submit import (
+    INPUT_COPY_COLUMNS,
+    find_by_idempotency_key,
+    insert_job,
+    insert_job_without_inputs,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Sequence
+    from uuid import UUID
+
+    from sqlalchemy.ext.asyncio import AsyncConnection
+
+    from api.auth import Caller
+    from api.submission import Submission
+    from infra.database import Database
+    from infra.wakeup import Notifier
+    from schema.message import Trace
+
+_PACE_SECONDS = 10.0
+_ROWS_PER_TURN = 5_000
+
+
+@dataclass(frozen=True, slots=True)
+class Accepted:
+    """The job that now exists, or existed since the key was first used."""
+
+    key: str
+    replayed: bool
+
+
+class Submitter:
+    """Stores jobs and wakes the dispatcher."""
+
+    def __init__(self, database: Database, notifier: Notifier, *, copy_from_inputs: int) -> None:
+        self._database = database
+        self._notifier = notifier
+        self._copy_from_inputs = copy_from_inputs
+        self._paces: dict[str, float] = {}
+        self._paces_until = 0.0
+
+    async def accept(
+        self, submission: Submission, *, caller: Caller, trace: Trace, idempotency_key: str | None
+    ) -> Accepted:
+        """Store the job, or find the one that the same request made before."""
+        digest: bytes | None = None
+        if idempotency_key is not None:
+            if len(submission.bodies) < self._copy_from_inputs:
+                digest = submission.digest()
+            else:
+                digest = await asyncio.to_thread(submission.digest)
+        past = await self._past(submission)
+        if past is not None:
+            # A replay may come after its times have passed: it still is the same request.
+            if idempotency_key is None or digest is None:
+                raise past
+            earlier = await self._earlier(caller.owner_id, idempotency_key, digest)
+            if earlier is None:
+                raise past
+            return earlier
+        key = await self._insert(submission, caller, trace, idempotency_key, digest)
+        if key is not None:
+            self._notifier.notify()
+            return Accepted(key, replayed=False)
+        assert idempotency_key is not None, "only a key can be taken"
+        assert digest is not None, "a key comes with a digest"
+        earlier = await self._earlier(caller.owner_id, idempotency_key, digest)
+        if earlier is None:
+            raise unavailable("the job that used this key was just removed")
+        return earlier
+
+    async def _insert(
+        self,
+        submission: Submission,
+        caller: Caller,
+        trace: Trace,
+        idempotency_key: str | None,
+        digest: bytes | None,
+    ) -> str | None:
+        fields, bodies, job_id = submission.fields, submission.bodies, uuid7()
+        head: dict[str, Any] = {
+            "id": job_id,
+            "owner_id": caller.owner_id,
+            "kind": submission.kind.name,
+            "priority": fields.priority,
+            "max_attempts": fields.policy.maxAttempts or submission.kind.max_attempts,
+            "fail_fast": fields.policy.failFast,
+            "options": submission.options,
+            "metadata": submission.metadata,
+            "scheduled_for": fields.scheduledFor,
+            "expires_at": fields.expiresAt,
+            "total": len(bodies),
+            "idempotency_key": idempotency_key,
+            "request_digest": digest,
+            "correlation_id": trace.correlation_id,
+            "traceparent": trace.traceparent,
+            "tracestate": trace.tracestate,
+            "baggage": trace.baggage,
+        }
+        paces = await self._known_paces()
+        size = chunk_size(paces.get(submission.kind.name), submission.kind.chunk)
+        if len(bodies) < self._copy_from_inputs:
+            statement = insert_job(head, chunk_size=size, bodies=f"[{','.join(bodies)}]")
+            rows = await self._database.fetch(statement)
+            return str(rows[0].key) if rows else None
+
+        async def unit(connection: AsyncConnection) -> str | None:
+            result = await connection.execute(insert_job_without_inputs(head, chunk_size=size))
+            stored = result.one_or_none()
+            if stored is None:
+                return None
+            rows = _input_rows(job_id, bodies, stored.entry_ids, size)
+            await copy_rows(connection, "input", columns=INPUT_COPY_COLUMNS, rows=rows)
+            return str(stored.key)
+
+        return await self._database.run(unit)
+
+    async def _earlier(
+        self, owner_id: UUID, idempotency_key: str, digest: bytes
+    ) -> Accepted | None:
+        statement = find_by_idempotency_key(owner_id, idempotency_key)
+        for row in await self._database.fetch(statement):
+            if bytes(row.request_digest) == digest:
+                return Accepted(row.key, replayed=True)
+            detail = f"the key belongs to job {row.key}, which was another request"
+            raise Problem(
+                HTTPStatus.UNPROCESSABLE_ENTITY,
+                "idempotency-key-reused",
+                detail,
+                errors=[BadField("header", "Idempotency-Key", detail)],
+            )
+        return None
+
+    async def _past(self, submission: Submission) -> Problem | None:
+        fields = submission.fields
+        if fields.scheduledFor is None and fields.expiresAt is None:
+            return None
+        statement = tell_past(scheduled_for=fields.scheduledFor, expires_at=fields.expiresAt)
+        bad = BadFields()
+        for row in await self._database.fetch(statement):
+            if row.scheduled_for:
+                bad.add("/scheduledFor", "is in the past")
+            if row.expires_at:
+                bad.add("/expiresAt", "is in the past")
+        return bad.problem() if bad.count else None
+
+    async def _known_paces(self) -> dict[str, float]:
+        if time.monotonic() >= self._paces_until:
+            rows = await self._database.fetch(list_paces())
+            self._paces = {row.kind: row.input_ms for row in rows}
+            self._paces_until = time.monotonic() + _PACE_SECONDS
+        return self._paces
+
+
+async def _input_rows(
+    job_id: UUID, bodies: Sequence[str], entry_ids: Sequence[int], size: int
+) -> AsyncIterator[tuple[UUID, int, str, int]]:
+    """Give the rows to COPY; other requests get their turn in between."""
+    for ordinal, body in enumerate(bodies):
+        if ordinal % _ROWS_PER_TURN == 0:
+            await asyncio.sleep(0)
+        yield job_id, ordinal, body, entry_ids[ordinal // size]

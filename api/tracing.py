@@ -1,0 +1,94 @@
+"""W3C trace context and baggage at the edge: what is stored is valid and within its limits."""
+
+from __future__ import annotations
+
+import re
+import secrets
+from typing import TYPE_CHECKING
+
+from infra.telemetry import accept_correlation_id
+from schema.message import Trace
+
+if TYPE_CHECKING:
+    from starlette.datastructures import Headers
+
+_TRACEPARENT = re.compile(r"([0-9a-f]{2})-([0-9a-f]{32})-([0-9a-f]{16})-([0-9a-f]{2})(-.*)?")
+_KNOWN_FLAGS = 0x03  # sampled, random
+_STATE_KEY = r"(?:[a-z][_0-9a-z\-*/]{0,255}|[a-z0-9][_0-9a-z\-*/]{0,240}@[a-z][_0-9a-z\-*/]{0,13})"
+_STATE_MEMBER = re.compile(rf"({_STATE_KEY})=([\x20-\x2b\x2d-\x3c\x3e-\x7e]{{0,255}}[\x21-\x2b\x2d-\x3c\x3e-\x7e])")
+_STATE_MEMBERS = 32
+_STATE_CHARACTERS = 512
+_TOKEN = r"[!#$%&'*+\-.^_`|~0-9A-Za-z]+"
+_VALUE = r"[\x21\x23-\x2b\x2d-\x3a\x3c-\x5b\x5d-\x7e]*"
+_BAGGAGE_MEMBER = re.compile(
+    rf"{_TOKEN}[ \t]*=[ \t]*{_VALUE}(?:[ \t]*;[ \t]*{_TOKEN}(?:[ \t]*=[ \t]*{_VALUE})?)*"
+)
+_BAGGAGE_MEMBERS = 64
+_BAGGAGE_BYTES = 8_192
+
+
+def read_trace(headers: Headers) -> Trace:
+    """Give the request's trace: the client's where it is well formed, else a new one of ours."""
+    correlation_ids = headers.getlist("x-correlation-id")
+    correlation_id = accept_correlation_id(correlation_ids[0] if len(correlation_ids) == 1 else None)
+    traceparents = headers.getlist("traceparent")
+    traceparent = read_traceparent(traceparents[0]) if len(traceparents) == 1 else None
+    if traceparent is None:
+        # Without a parent, a state has no meaning.
+        state = None
+    else:
+        state = read_tracestate(",".join(headers.getlist("tracestate")))
+    return Trace(
+        correlation_id=correlation_id,
+        traceparent=traceparent or new_traceparent(),
+        tracestate=state,
+        baggage=read_baggage(",".join(headers.getlist("baggage"))),
+    )
+
+
+def new_traceparent() -> str:
+    """Start a new, sampled trace."""
+    trace_id = secrets.randbits(128) or 1
+    span_id = secrets.randbits(64) or 1
+    return f"00-{trace_id:032x}-{span_id:016x}-01"
+
+
+def read_traceparent(header: str) -> str | None:
+    """Give the parent as version 00 writes it, or nothing when it is malformed."""
+    match = _TRACEPARENT.fullmatch(header.strip(" \t"))
+    if match is None:
+        return None
+    version, trace_id, span_id, flags, rest = match.groups()
+    if version == "ff" or (version == "00" and rest):
+        return None
+    if not trace_id.strip("0") or not span_id.strip("0"):
+        return None
+    return f"00-{trace_id}-{span_id}-{int(flags, 16) & _KNOWN_FLAGS:02x}"
+
+
+def read_tracestate(header: str) -> str | None:
+    """Give the state, cut from the right to 32 members and 512 characters; nothing if malformed."""
+    members: dict[str, str] = {}
+    for member in filter(None, (part.strip(" \t") for part in header.split(","))):
+        match = _STATE_MEMBER.fullmatch(member)
+        if match is None or match[1] in members:
+            return None
+        members[match[1]] = member
+    kept = list(members.values())[:_STATE_MEMBERS]
+    while kept and len(",".join(kept)) > _STATE_CHARACTERS:
+        kept.pop()
+    return ",".join(kept) or None
+
+
+def read_baggage(header: str) -> str | None:
+    """Give the well-formed members of the baggage, at most 64 and 8,192 bytes of them."""
+    kept: list[str] = []
+    size = -1
+    for member in (part.strip(" \t") for part in header.split(",")):
+        if not _BAGGAGE_MEMBER.fullmatch(member):
+            continue
+        size += len(member) + 1
+        if len(kept) == _BAGGAGE_MEMBERS or size > _BAGGAGE_BYTES:
+            break
+        kept.append(member)
+    return ",".join(kept) or None

@@ -1,0 +1,143 @@
+"""Rows as the JSON that clients see."""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    import datetime as dt
+    from collections.abc import Iterable
+
+    from sqlalchemy import Row
+
+    from schema.kinds import Kind
+
+
+def job_document(row: Row[Any], *, kind: Kind | None, base: str) -> dict[str, Any]:
+    """Give a job as the contract has it, then what goes beyond; ``base`` is where ``/jobs`` is."""
+    address = f"{base}/jobs/{row.key}"
+    done, failed = row.succeeded + row.skipped, row.dlq + row.not_found
+    ended = done + failed + row.cancelled + row.expired
+    # The counters and the leases are of one snapshot; the guard is for repairs under way.
+    pending = max(0, row.total - ended - row.running)
+    content = None
+    if row.bodies is not None:
+        content = _data_content(row, kind)
+    document: dict[str, Any] = {
+        "jobId": row.key,
+        "status": row.status,
+        "total": row.total,
+        "pending": pending,
+        "running": row.running,
+        "done": done,
+        "failed": failed,
+        "filesGenerated": row.files_generated,
+        "filesReused": row.files_reused,
+        "errorMessage": row.error_message,
+        "dataContent": content,
+    }
+    if content is None:
+        document["dataContentOmitted"] = {
+            "reason": f"{row.total} inputs are too many for one answer: read them page by page",
+            "href": f"{address}/inputs",
+        }
+    document |= {
+        "kind": row.kind,
+        "owner": row.owner,
+        "priority": row.priority,
+        "policy": {"maxAttempts": row.max_attempts, "failFast": row.fail_fast},
+        "correlationId": row.correlation_id,
+        "requestedAt": _time(row.requested_at),
+        "scheduledFor": _time(row.scheduled_for),
+        "expiresAt": _time(row.expires_at),
+        "startedAt": _time(row.started_at),
+        "finishedAt": _time(row.finished_at),
+        "metadata": json.loads(row.metadata),
+        "counts": {
+            "pending": pending,
+            "running": row.running,
+            "succeeded": row.succeeded,
+            "skipped": row.skipped,
+            "notFound": row.not_found,
+            "dlq": row.dlq,
+            "cancelled": row.cancelled,
+            "expired": row.expired,
+        },
+        "links": _links(address),
+    }
+    return document
+
+
+def summary_document(row: Row[Any], *, base: str) -> dict[str, Any]:
+    """Give a job as lists show it."""
+    done, failed = row.succeeded + row.skipped, row.dlq + row.not_found
+    return {
+        "jobId": row.key,
+        "status": row.status,
+        "kind": row.kind,
+        "owner": row.owner,
+        "priority": row.priority,
+        "total": row.total,
+        "unfinished": row.total - done - failed - row.cancelled - row.expired,
+        "done": done,
+        "failed": failed,
+        "filesGenerated": row.files_generated,
+        "filesReused": row.files_reused,
+        "errorMessage": row.error_message,
+        "correlationId": row.correlation_id,
+        "requestedAt": _time(row.requested_at),
+        "startedAt": _time(row.started_at),
+        "finishedAt": _time(row.finished_at),
+        "links": _links(f"{base}/jobs/{row.key}"),
+    }
+
+
+def input_document(row: Row[Any]) -> dict[str, Any]:
+    """Give one input of a job."""
+    result = json.loads(row.result) if row.result is not None else None
+    return {
+        "ordinal": row.ordinal,
+        "status": row.state,
+        "input": json.loads(row.body),
+        "s3Path": result.get("s3Path") if isinstance(result, dict) else None,
+        "reused": row.reused,
+        "result": result,
+        "attempts": row.attempts,
+        "error": _error(row.error_class, row.error_message),
+        "elapsedMs": row.elapsed_ms,
+        "settledAt": _time(row.settled_at),
+        "availableAt": _time(row.available_at),
+    }
+
+
+def _data_content(row: Row[Any], kind: Kind | None) -> list[dict[str, Any]]:
+    names = tuple(kind.input_model.model_fields) if kind is not None else ()
+    columns: Iterable[tuple[str, str, str | None, str | None, str | None]] = zip(
+        row.bodies, row.states, row.s3_paths, row.error_classes, row.error_messages, strict=True
+    )
+    content = []
+    for body, state, s3_path, error_class, error_message in columns:
+        stored = json.loads(body)
+        # JSONB forgets the order of names; the kind knows it.
+        item = {name: stored[name] for name in names if name in stored} | stored
+        item["s3Path"] = s3_path
+        if state != "SUCCEEDED":
+            item["status"] = state
+        error = _error(error_class, error_message)
+        if error is not None and state != "SUCCEEDED":
+            item["error"] = error
+        content.append(item)
+    return content
+
+
+def _error(error_class: str | None, message: str | None) -> dict[str, str | None] | None:
+    return None if message is None else {"type": error_class, "message": message}
+
+
+def _links(address: str) -> dict[str, str]:
+    return {"self": address, "inputs": f"{address}/inputs"}
+
+
+def _time(value: dt.datetime | None) -> str | None:
+    return None if value is None else value.isoformat().replace("+00:00", "Z")

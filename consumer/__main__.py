@@ -1,0 +1,111 @@
+"""``python -m consumer``: build the consumer of the chosen mode and run it."""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+from contextlib import AsyncExitStack
+from typing import TYPE_CHECKING
+
+from consumer.assembly import assemble
+from consumer.processors.loading import load_runners
+from consumer.processors.protocol import Resources
+from infra.clients import Clients
+from infra.database import Database
+from infra.http import Health, serve_health
+from infra.kinds import load_kinds
+from infra.migrate import check_at_head
+from infra.process import run
+from infra.queue.outbox import OutboxQueue
+from infra.queue.sqs import SqsQueue
+from infra.retry import wait_until_available
+from infra.storage import Storage
+from infra.wakeup import Listener
+
+if TYPE_CHECKING:
+    from collections.abc import Collection
+
+    from infra.queue.protocol import Queue
+    from infra.settings import Settings
+
+
+async def serve(settings: Settings, worker: str, stop: asyncio.Event) -> None:
+    """Consume until ``stop``, then drain; wait for neighbours that are away, not ready meanwhile."""
+    kinds = load_kinds(settings.kinds)
+    health = Health(settings.liveness_timeout_seconds)
+    async with AsyncExitStack() as stack:
+        database = await stack.enter_async_context(
+            Database.from_settings(settings, name=f"haulage consumer {worker}")
+        )
+        clients = Clients(settings)
+        listener = Listener(settings, name=f"haulage consumer {worker}")
+        queue = await _queue(settings, worker, database, clients, listener, kinds, stack)
+        health.checks |= {"database": lambda: check_at_head(database), "queue": queue.ping}
+        storage = await _storage(settings, clients, stack)
+        if storage is not None:
+            health.checks["storage"] = storage.ping
+        async with asyncio.TaskGroup() as group:
+            group.create_task(
+                serve_health(
+                    health, host=settings.health_host, port=settings.health_port, stop=stop
+                ),
+                name="health",
+            )
+            listening = group.create_task(listener.run(), name="listener")
+            if await wait_until_available("database", lambda: check_at_head(database), stop):
+                runners = await stack.enter_async_context(
+                    load_runners(kinds, Resources(settings, database, storage), stop)
+                )
+                consumer = assemble(
+                    settings, worker, database, queue, runners, kinds, stop, health=health
+                )
+                await consumer.run(stop)
+            health.draining = True
+            listening.cancel()
+
+
+async def _queue(
+    settings: Settings,
+    worker: str,
+    database: Database,
+    clients: Clients,
+    listener: Listener,
+    kinds: Collection[str],
+    stack: AsyncExitStack,
+) -> Queue:
+    """Build the delivery of the chosen mode: the one place that knows it."""
+    if settings.consumer_mode == "outbox":
+        return OutboxQueue(
+            database,
+            listener,
+            worker=worker,
+            kinds=list(kinds),
+            lease_seconds=settings.lease_seconds,
+            poll_floor_seconds=settings.poll_floor_seconds,
+        )
+    assert settings.queue_url is not None, "settings require it in this mode"
+    return SqsQueue(
+        await stack.enter_async_context(clients.sqs()),
+        await stack.enter_async_context(clients.sqs_receiving()),
+        database,
+        queue_url=settings.queue_url,
+        worker=worker,
+        kinds=kinds,
+        lease_seconds=settings.lease_seconds,
+        wait_seconds=settings.receive_wait_seconds,
+        unknown_kind_delay_seconds=settings.unknown_kind_delay_seconds,
+    )
+
+
+async def _storage(
+    settings: Settings, clients: Clients, stack: AsyncExitStack
+) -> Storage | None:
+    """Give storage where a bucket is set; kinds that need one say so when they are loaded."""
+    if settings.bucket is None:
+        return None
+    client = await stack.enter_async_context(clients.s3())
+    return Storage(client, settings)
+
+
+if __name__ == "__main__":
+    sys.exit(run("consumer", serve))

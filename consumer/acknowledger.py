@@ -1,0 +1,36 @@
+"""Deletes messages after their commit, in batches, off the path of the work."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from infra.queue.protocol import Claim, Queue
+
+
+class Acknowledger:
+    """Collects claims that are done with and forgets their deliveries together."""
+
+    def __init__(self, queue: Queue) -> None:
+        self._queue = queue
+        self._waiting: list[Claim] = []
+        self._wanted = asyncio.Event()
+
+    def add(self, claim: Claim) -> None:
+        """Hand over a claim whose outcome, or whose release, is committed; never waits."""
+        self._waiting.append(claim)
+        self._wanted.set()
+
+    async def run(self) -> None:
+        """Acknowledge what is handed over until cancelled."""
+        while True:
+            await self._wanted.wait()
+            await self.flush()
+
+    async def flush(self) -> None:
+        """Acknowledge what is waiting now."""
+        self._wanted.clear()
+        claims, self._waiting = self._waiting, []
+        if claims:
+            await self._queue.acknowledge(claims)

@@ -1,0 +1,59 @@
+"""Puts a consumer together from its neighbours, whichever they are."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from consumer.acknowledger import Acknowledger
+from consumer.intake import Intake
+from consumer.lease import Leases
+from consumer.loop import Consumer
+from consumer.settler import Settler
+from consumer.work import Workshop
+
+if TYPE_CHECKING:
+    import asyncio
+    from collections.abc import Mapping
+
+    from consumer.work import Runner
+    from infra.database import Database
+    from infra.http import Health
+    from infra.queue.protocol import Queue
+    from infra.settings import Settings
+    from schema.kinds import Kind
+
+
+def assemble(
+    settings: Settings,
+    worker: str,
+    database: Database,
+    queue: Queue,
+    runners: Mapping[str, Runner],
+    kinds: Mapping[str, Kind],
+    stop: asyncio.Event,
+    *,
+    health: Health,
+) -> Consumer:
+    """Give a consumer that is ready to run; it opens nothing by itself."""
+    intake = Intake(slots=settings.concurrency, prefetch_inputs=settings.prefetch_inputs)
+    leases = Leases(database, queue, lease_seconds=settings.lease_seconds)
+    settler = Settler(
+        database,
+        worker=worker,
+        backoffs={name: kind.backoff for name, kind in kinds.items()},
+        most=settings.settle_batch,
+    )
+    acknowledger = Acknowledger(queue)
+    workshop = Workshop(database, runners, leases, settler, acknowledger, intake, stop=stop)
+    return Consumer(
+        queue,
+        workshop,
+        intake,
+        leases,
+        settler,
+        acknowledger,
+        receivers=settings.receivers,
+        receive_entries=settings.receive_entries,
+        drain_seconds=settings.drain_seconds,
+        turned=lambda: health.turned("receive"),
+    )

@@ -1,0 +1,152 @@
+"""Leases of claims in hand: kept alive while work runs, and the work stopped when one is lost."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+import structlog
+
+from schema.errors import HaulageError, Unavailable
+from schema.statements.claim import extend_leases
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Sequence
+
+    from infra.database import Database
+    from infra.queue.protocol import Claim, Queue
+
+log: structlog.stdlib.BoundLogger = structlog.get_logger(__name__)
+
+
+@dataclass(slots=True, eq=False)
+class Lease:
+    """A claim in hand: what runs of it, what waits for its commit, and what was settled."""
+
+    claim: Claim
+    expires_at: float
+    lost: bool = False
+    running: set[asyncio.Task[None]] = field(default_factory=set)
+    unsettled: int = 0
+    accepted: int = 0
+    refused: int = 0
+    _quiet: asyncio.Event = field(default_factory=asyncio.Event)
+
+    def await_settling(self, inputs: int) -> None:
+        """Note that outcomes of this many inputs wait for their commit."""
+        self.unsettled += inputs
+        self._quiet.clear()
+
+    def note_settled(self, *, accepted: bool) -> None:
+        """Note that the outcome of one input was committed, or refused as late."""
+        self.unsettled -= 1
+        if accepted:
+            self.accepted += 1
+        else:
+            self.refused += 1
+        if self.unsettled == 0:
+            self._quiet.set()
+
+    async def settled(self) -> None:
+        """Return when no outcome waits for its commit."""
+        if self.unsettled:
+            await self._quiet.wait()
+
+    @property
+    def remaining(self) -> int:
+        """Give the number of inputs of the claim that were not settled under this lease."""
+        return len(self.claim.inputs) - self.accepted
+
+    def interrupt(self) -> None:
+        """Cancel whatever of the claim runs; what ended already is still settled."""
+        for task in self.running:
+            task.cancel()
+
+
+class Leases:
+    """All leases of a consumer process, extended together."""
+
+    def __init__(
+        self,
+        database: Database,
+        queue: Queue,
+        *,
+        lease_seconds: float,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._database = database
+        self._queue = queue
+        self._lease_seconds = lease_seconds
+        self._clock = clock
+        self._held: dict[tuple[int, int], Lease] = {}
+
+    @contextmanager
+    def hold(self, claim: Claim) -> Iterator[Lease]:
+        """Keep the claim's lease alive inside the block."""
+        lease = Lease(claim, self._clock() + self._lease_seconds)
+        self._held[claim.entry_id, claim.epoch] = lease
+        try:
+            yield lease
+        finally:
+            del self._held[claim.entry_id, claim.epoch]
+
+    def interrupt_all(self) -> None:
+        """Cancel everything that runs under any lease."""
+        for lease in self._held.values():
+            lease.interrupt()
+
+    async def run(self) -> None:
+        """Extend the leases three times per lease time until cancelled."""
+        while True:
+            await asyncio.sleep(self._lease_seconds / 3)
+            await self.extend_once()
+
+    async def extend_once(self) -> None:
+        """Extend every lease in hand; stop the work of those that are lost."""
+        leases = list(self._held.values())
+        if not leases:
+            return
+        asked_at = self._clock()
+        try:
+            rows = await self._database.fetch(
+                extend_leases(
+                    [lease.claim.entry_id for lease in leases],
+                    [lease.claim.epoch for lease in leases],
+                    self._lease_seconds,
+                )
+            )
+        except Unavailable as error:
+            log.warning("lease.not_extended", leases=len(leases), error=str(error))
+            self._lose([lease for lease in leases if lease.expires_at <= self._clock()])
+            return
+        kept = {row.id for row in rows}
+        for lease in leases:
+            if lease.claim.entry_id in kept:
+                lease.expires_at = asked_at + self._lease_seconds
+        self._lose([lease for lease in leases if lease.claim.entry_id not in kept])
+        try:
+            await self._queue.extend(
+                [lease.claim for lease in leases if lease.claim.entry_id in kept],
+                self._lease_seconds,
+            )
+        except HaulageError as error:
+            # The lease in Postgres holds; a repeated message finds the entry busy.
+            log.warning("lease.message_not_hidden", error=str(error))
+
+    def _lose(self, leases: Sequence[Lease]) -> None:
+        for lease in leases:
+            # A settled entry is gone, and so is its lease: nothing of it runs any more.
+            if lease.running and not lease.lost:
+                lease.lost = True
+                log.warning(
+                    "lease.lost",
+                    entry=lease.claim.entry_id,
+                    epoch=lease.claim.epoch,
+                    job=lease.claim.job_key,
+                    correlation_id=lease.claim.trace.correlation_id,
+                    interrupted=len(lease.running),
+                )
+                lease.interrupt()

@@ -1,0 +1,100 @@
+"""The consumer: receive and claim what fits, carry every claim through, drain when told to stop."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING
+
+import structlog
+
+from infra.retry import jittered, sleep_unless
+from schema.errors import HaulageError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from consumer.acknowledger import Acknowledger
+    from consumer.intake import Intake
+    from consumer.lease import Leases
+    from consumer.settler import Settler
+    from consumer.work import Workshop
+    from infra.queue.protocol import Queue
+
+log: structlog.stdlib.BoundLogger = structlog.get_logger(__name__)
+
+_BACKOFF_BASE_SECONDS = 0.2
+_BACKOFF_CAP_SECONDS = 20.0
+
+
+class Consumer:
+    """Runs receivers over one queue until told to stop, then drains within ``drain_seconds``."""
+
+    def __init__(
+        self,
+        queue: Queue,
+        workshop: Workshop,
+        intake: Intake,
+        leases: Leases,
+        settler: Settler,
+        acknowledger: Acknowledger,
+        *,
+        receivers: int,
+        receive_entries: int,
+        drain_seconds: float,
+        turned: Callable[[], None] = lambda: None,
+    ) -> None:
+        self._queue = queue
+        self._workshop = workshop
+        self._intake = intake
+        self._leases = leases
+        self._settler = settler
+        self._acknowledger = acknowledger
+        self._receivers = receivers
+        self._receive_entries = receive_entries
+        self._drain_seconds = drain_seconds
+        self._turned = turned
+
+    async def run(self, stop: asyncio.Event) -> None:
+        """Consume until ``stop``; return when all that was claimed is settled or given back."""
+        async with asyncio.TaskGroup() as side:
+            background = [
+                side.create_task(self._leases.run(), name="keepalive"),
+                side.create_task(self._settler.run(), name="settler"),
+                side.create_task(self._acknowledger.run(), name="acknowledger"),
+            ]
+            async with asyncio.TaskGroup() as work:
+                for number in range(self._receivers):
+                    work.create_task(self._receive(work, stop), name=f"receiver {number}")
+                await stop.wait()
+                deadline = asyncio.get_running_loop().call_later(
+                    self._drain_seconds, self._leases.interrupt_all
+                )
+            deadline.cancel()
+            for task in background:
+                task.cancel()
+        await self._acknowledger.flush()
+
+    async def _receive(self, work: asyncio.TaskGroup, stop: asyncio.Event) -> None:
+        """Claim whenever there is room; an error never ends it, only slows it down."""
+        failures = 0
+        pause = sleep_unless(stop)
+        while not stop.is_set():
+            most = min(await self._intake.room(), self._receive_entries)
+            try:
+                claims = await self._queue.claim(most, stop)
+            except HaulageError as error:
+                failures += 1
+                delay = jittered(
+                    failures, base_seconds=_BACKOFF_BASE_SECONDS, cap_seconds=_BACKOFF_CAP_SECONDS
+                )
+                if failures == 1:
+                    log.warning("receive.away", error=str(error), retry_in_seconds=round(delay, 2))
+                await pause(delay)
+                continue
+            if failures:
+                log.info("receive.recovered", after_failures=failures)
+            failures = 0
+            self._turned()
+            self._intake.took([len(claim.inputs) for claim in claims])
+            for claim in claims:
+                work.create_task(self._workshop.carry(claim), name=f"entry {claim.entry_id}")

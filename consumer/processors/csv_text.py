@@ -1,0 +1,62 @@
+"""Rows as CSV: RFC 4180 with a header line, UTF-8, and nothing that a spreadsheet would run.
+
+Numbers stay numbers and dates are ISO 8601. A text cell (or column name) that begins with one
+of ``= + - @``, a tab or a line break gets an apostrophe in front: spreadsheets would take it
+for a formula. NULL and the empty text are both an empty cell.
+"""
+
+from __future__ import annotations
+
+import csv
+import datetime as dt
+import io
+import json
+from decimal import Decimal
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Sequence
+
+CONTENT_TYPE = "text/csv; charset=utf-8; header=present"
+_FORMULA_STARTS = ("=", "+", "-", "@", "\t", "\r", "\n")
+
+
+def encode(rows: Iterable[Sequence[Any]], *, header: Iterable[str] | None = None) -> bytes:
+    """Give rows as CSV lines, after a header line if there is one to write."""
+    text = io.StringIO(newline="")
+    writer = csv.writer(text, lineterminator="\r\n")
+    if header is not None:
+        writer.writerow([inert(name) for name in header])
+    writer.writerows([[_cell(value) for value in row] for row in rows])
+    return text.getvalue().encode()
+
+
+def inert(text: str) -> str:
+    """Take from a text the meaning of a formula; texts that have none stay as they are."""
+    return "'" + text if text.startswith(_FORMULA_STARTS) else text
+
+
+def _cell(value: object) -> str:
+    write = _WRITERS.get(type(value))
+    return inert(str(value)) if write is None else write(value)
+
+
+def _json(value: object) -> str:
+    return json.dumps(value, ensure_ascii=False, separators=(",", ":"), default=str)
+
+
+# By exact type: one look-up a cell. What is not listed is written as text.
+_WRITERS: dict[type, Callable[[Any], str]] = {
+    type(None): lambda _value: "",
+    str: inert,
+    bool: lambda value: "true" if value else "false",
+    int: str,
+    float: repr,
+    Decimal: lambda value: f"{value:f}",
+    dt.date: dt.date.isoformat,
+    dt.time: dt.time.isoformat,
+    dt.datetime: dt.datetime.isoformat,
+    bytes: lambda value: f"\\x{value.hex()}",
+    dict: _json,
+    list: _json,
+}

@@ -1,0 +1,141 @@
+"""From claim to deletion: process, settle, commit, and only then forget the message."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from typing import TYPE_CHECKING, Protocol
+
+import structlog
+
+from infra.settle import Settlement
+from infra.telemetry import traced
+from schema.errors import HaulageError
+from schema.statements.claim import release_entries
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from consumer.acknowledger import Acknowledger
+    from consumer.intake import Intake
+    from consumer.lease import Lease, Leases
+    from consumer.settler import Settler
+    from infra.database import Database
+    from infra.queue.protocol import Claim, ClaimedInput
+    from schema.outcome import Outcome
+
+log: structlog.stdlib.BoundLogger = structlog.get_logger(__name__)
+
+
+class Runner(Protocol):
+    """Runs the processor of one kind and says what came of each input; raises nothing else."""
+
+    together: int
+
+    async def run(self, claim: Claim, inputs: Sequence[ClaimedInput]) -> Sequence[Outcome]:
+        """Process up to ``together`` inputs of the claim."""
+        ...
+
+
+class Workshop:
+    """Carries claims through, each in the order that is the guarantee."""
+
+    def __init__(
+        self,
+        database: Database,
+        runners: Mapping[str, Runner],
+        leases: Leases,
+        settler: Settler,
+        acknowledger: Acknowledger,
+        intake: Intake,
+        *,
+        stop: asyncio.Event,
+    ) -> None:
+        self._database = database
+        self._runners = runners
+        self._leases = leases
+        self._settler = settler
+        self._acknowledger = acknowledger
+        self._intake = intake
+        self._stop = stop
+
+    async def carry(self, claim: Claim) -> None:
+        """Process a claim, settle it, and forget its message once the commit is in.
+
+        What was not started when the process was told to stop goes back at once, at no cost
+        to anybody's attempts. A lost lease ends quietly: its message comes again and finds
+        the truth in the database.
+        """
+        began = time.monotonic()
+        with traced(claim.trace, job=claim.job_key, entry=claim.entry_id):
+            with self._leases.hold(claim) as lease:
+                await self._process(lease)
+                await lease.settled()
+                if lease.refused or lease.lost:
+                    ended = "lost"
+                elif lease.remaining:
+                    ended = "released" if await self._release(lease) else "abandoned"
+                else:
+                    ended = "settled"
+            if ended in ("settled", "released"):
+                self._acknowledger.add(claim)
+            log.info(
+                "entry.done",
+                ended=ended,
+                kind=claim.kind,
+                epoch=claim.epoch,
+                inputs=len(claim.inputs),
+                accepted=lease.accepted,
+                refused=lease.refused,
+                waited_ms=round(claim.waited_ms),
+                elapsed_ms=round((time.monotonic() - began) * 1000),
+            )
+
+    async def _process(self, lease: Lease) -> None:
+        """Run the inputs of a claim, each as soon as a slot is free, until told to stop."""
+        claim = lease.claim
+        runner = self._runners[claim.kind]
+        left = len(claim.inputs)
+        try:
+            async with asyncio.TaskGroup() as group:
+                for start in range(0, len(claim.inputs), runner.together):
+                    await self._intake.take_slot()
+                    inputs = claim.inputs[start : start + runner.together]
+                    left -= len(inputs)
+                    if self._stop.is_set() or lease.lost:
+                        self._intake.free_slot(inputs=len(inputs))
+                        break
+                    task = group.create_task(self._run(lease, runner, inputs), name="process")
+                    lease.running.add(task)
+                    task.add_done_callback(lease.running.discard)
+        finally:
+            self._intake.forgo(inputs=left)
+
+    async def _run(self, lease: Lease, runner: Runner, inputs: Sequence[ClaimedInput]) -> None:
+        began = time.monotonic()
+        try:
+            outcomes = await runner.run(lease.claim, inputs)
+        except asyncio.CancelledError:
+            # Interrupted, because the lease is lost or the drain is over: nothing to record.
+            return
+        finally:
+            self._intake.free_slot(inputs=len(inputs))
+        elapsed_ms = round((time.monotonic() - began) * 1000 / len(inputs))
+        self._settler.add(
+            lease,
+            [
+                Settlement(lease.claim, input_, outcome, elapsed_ms)
+                for input_, outcome in zip(inputs, outcomes, strict=True)
+            ],
+        )
+
+    async def _release(self, lease: Lease) -> bool:
+        claim = lease.claim
+        try:
+            rows = await self._database.fetch(
+                release_entries([claim.entry_id], [claim.epoch], delay_seconds=0.0)
+            )
+        except HaulageError as error:
+            log.warning("entry.not_released", error=str(error), remedy="its lease ends by itself")
+            return False
+        return bool(rows)

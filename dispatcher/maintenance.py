@@ -1,0 +1,66 @@
+"""Maintenance: small services, each with one duty, safe in any number of instances."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from typing import TYPE_CHECKING, Protocol
+
+import structlog
+
+from infra.retry import sleep_unless
+from schema.errors import Unavailable
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+log: structlog.stdlib.BoundLogger = structlog.get_logger(__name__)
+
+
+class MaintenanceService(Protocol):
+    """One duty."""
+
+    name: str
+
+    async def once(self) -> int:
+        """Do one bounded batch; return how much was found, 0 when there was nothing."""
+        ...
+
+
+async def run_services(
+    services: Sequence[MaintenanceService],
+    *,
+    interval_seconds: float,
+    stop: asyncio.Event,
+    turned: Callable[[str], None],
+) -> None:
+    """Run each service every interval, at once again while it finds work, until ``stop``."""
+    async with asyncio.TaskGroup() as group:
+        for service in services:
+            group.create_task(
+                _repeat(service, interval_seconds, stop, turned), name=f"maintenance {service.name}"
+            )
+
+
+async def _repeat(
+    service: MaintenanceService,
+    interval_seconds: float,
+    stop: asyncio.Event,
+    turned: Callable[[str], None],
+) -> None:
+    away = False
+    pause = sleep_unless(stop)
+    while not stop.is_set():
+        found = 0
+        try:
+            found = await service.once()
+        except Unavailable as error:
+            if not away:
+                log.warning("maintenance.away", service=service.name, error=str(error))
+            away = True
+        else:
+            away = False
+            turned(service.name)
+        # Instances drift apart, so that they do not all ask at the same moment.
+        if not found:
+            await pause(interval_seconds * random.uniform(0.8, 1.2))  # noqa: S311

@@ -1,0 +1,77 @@
+"""Takes over lapsed leases: charges the attempt and issues each unfinished input by itself."""
+
+from __future__ import annotations
+
+import random
+from typing import TYPE_CHECKING
+
+import structlog
+
+from infra.queue.protocol import Claim
+from infra.settle import Settlement, settle
+from infra.telemetry import traced
+from schema.outcome import Lapsed
+from schema.statements.claim import delete_empty_entry, take_over_lapsed
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+    from infra.database import Database
+    from schema.outcome import Backoff
+
+log: structlog.stdlib.BoundLogger = structlog.get_logger(__name__)
+
+_LEASE_SECONDS = 30.0
+
+
+class Reaper:
+    """Repairs what a vanished consumer left: nothing waits longer than a lease and a round."""
+
+    name = "reaper"
+
+    def __init__(
+        self,
+        database: Database,
+        *,
+        worker: str,
+        backoffs: Mapping[str, Backoff],
+        most: int,
+        wake: Callable[[], None],
+    ) -> None:
+        self._database = database
+        self._worker = worker
+        self._backoffs = backoffs
+        self._most = most
+        self._wake = wake
+
+    async def once(self) -> int:
+        """Repair up to a batch of lapsed leases."""
+        statement = take_over_lapsed(self._worker, _LEASE_SECONDS, most=self._most)
+        claims = [Claim.from_row(row) for row in await self._database.fetch(statement)]
+        for claim in claims:
+            with traced(claim.trace, job=claim.job_key, entry=claim.entry_id):
+                await self._repair(claim)
+        if claims:
+            self._wake()
+        return len(claims)
+
+    async def _repair(self, claim: Claim) -> None:
+        if not claim.inputs:
+            await self._database.fetch(delete_empty_entry(claim.entry_id, claim.epoch))
+            log.error("reaper.empty_entry", remedy="run the doctor: counters may be off")
+            return
+        lapsed = Lapsed(claim.previous_worker or "unknown")
+        settled = await settle(
+            self._database,
+            self._worker,
+            [Settlement(claim, input_, lapsed, None) for input_ in claim.inputs],
+            backoffs=self._backoffs,
+            jitter=random.random,
+        )
+        log.warning(
+            "reaper.repaired",
+            lost_worker=lapsed.worker,
+            lapsed_ms=round(claim.waited_ms),
+            inputs=sum(line.accepted for line in settled),
+            dead=sum(line.verdict.delay_seconds is None for line in settled),
+        )

@@ -1,0 +1,208 @@
+"""Relays due outbox entries to SQS: lock, send, then write down what was really taken.
+
+A crash between sending and writing down sends the entry again after its lock lapsed; consumers
+make the duplicate a no-op. Only entries that SQS can never take are parked; for everything
+else the relay backs off and tries again, however long the queue is away.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+import structlog
+
+from infra.queue.sending import Outgoing, SendReport, Unsent
+from infra.retry import jittered
+from schema.errors import Fault, Unavailable
+from schema.lifecycle import EntryType
+from schema.message import Message, Trace
+from schema.statements import relay as statements
+from schema.statements.claim import next_due
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping, Sequence
+
+    from sqlalchemy import Row
+
+    from infra.database import Database
+    from infra.queue.sending import SqsSender
+    from infra.settings import Settings
+    from infra.wakeup import Listener
+
+log: structlog.stdlib.BoundLogger = structlog.get_logger(__name__)
+
+_SPIN_FLOOR_SECONDS = 0.01
+
+
+@dataclass(slots=True)
+class RelayReport:
+    """One round: how many entries were locked, sent, put off and parked."""
+
+    locked: int = 0
+    sent: int = 0
+    put_off: int = 0
+    parked: int = 0
+    fault: str | None = None
+    entry_ids: list[int] = field(default_factory=list)
+
+
+class Relay:
+    """Sends what is due, of the entry types it has a sender for."""
+
+    def __init__(
+        self,
+        database: Database,
+        senders: Mapping[EntryType, SqsSender],
+        listener: Listener,
+        settings: Settings,
+        *,
+        worker: str,
+        turned: Callable[[], None] = lambda: None,
+    ) -> None:
+        self._database = database
+        self._senders = senders
+        self._listener = listener
+        self._settings = settings
+        self._worker = worker
+        self._turned = turned
+        self._rounds = itertools.count(1)
+
+    async def run(self, stop: asyncio.Event) -> None:
+        """Relay until ``stop``; sleep exactly until the next entry is due or a wake-up comes."""
+        failures = 0
+        while not stop.is_set():
+            try:
+                report = await self.relay_once()
+                fault = report.fault
+                pause = 0.0 if report.locked == self._settings.relay_batch else await self._due()
+            except Unavailable as error:
+                fault, pause = str(error), 0.0
+            if fault is None:
+                if failures:
+                    log.info("relay.recovered", after_failures=failures)
+                failures = 0
+                self._turned()
+            else:
+                failures += 1
+                pause = self._backoff(failures)
+                if failures == 1:
+                    log.warning("relay.away", error=fault, retry_in_seconds=round(pause, 2))
+            await self._listener.wait(pause, stop)
+
+    async def _due(self) -> float:
+        rows = await self._database.fetch(next_due(list(self._senders)))
+        floor = self._settings.poll_floor_seconds
+        return min(max(float(rows[0].seconds), _SPIN_FLOOR_SECONDS), floor) if rows else floor
+
+    def _backoff(self, failures: int) -> float:
+        return max(
+            0.05,
+            jittered(
+                failures,
+                base_seconds=self._settings.relay_backoff_base_seconds,
+                cap_seconds=self._settings.relay_backoff_cap_seconds,
+            ),
+        )
+
+    async def relay_once(self) -> RelayReport:
+        """Lock, send and write down one batch of due entries."""
+        token = f"{self._worker}#{next(self._rounds)}"
+        rows = await self._database.fetch(
+            statements.lock_due(
+                token,
+                self._settings.relay_lock_seconds,
+                types=list(self._senders),
+                most=self._settings.relay_batch,
+            )
+        )
+        report = RelayReport(locked=len(rows))
+        if not rows:
+            return report
+        sent: list[int] = []
+        unsent: list[Unsent] = []
+        for part in await self._send_all(rows):
+            sent += part.sent
+            unsent += part.unsent
+        report.sent, report.entry_ids = len(sent), sent
+        await self._write_down(token, rows, sent, unsent, report)
+        return report
+
+    async def _send_all(self, rows: Sequence[Row[Any]]) -> list[SendReport]:
+        slots = asyncio.Semaphore(self._settings.relay_concurrency)
+
+        async def send(sender: SqsSender, batch: Sequence[Outgoing]) -> SendReport:
+            async with slots:
+                try:
+                    return await sender.send(batch)
+                except Fault as error:
+                    reason = str(error)
+                    return SendReport(
+                        [], [Unsent(message.entry_id, reason, fatal=False) for message in batch]
+                    )
+
+        async with asyncio.TaskGroup() as group:
+            tasks = [
+                group.create_task(send(sender, batch), name="relay send")
+                for entry_type, sender in self._senders.items()
+                for batch in sender.pack(
+                    _outgoing(row) for row in sorted(rows, key=_order) if row.type == entry_type
+                )
+            ]
+        return [task.result() for task in tasks]
+
+    async def _write_down(
+        self,
+        token: str,
+        rows: Sequence[Row[Any]],
+        sent: Sequence[int],
+        unsent: Sequence[Unsent],
+        report: RelayReport,
+    ) -> None:
+        if sent:
+            await self._database.fetch(statements.mark_sent(token, sent))
+            if EntryType.EVENT in self._senders:
+                await self._database.fetch(statements.delete_published_events(token, sent))
+        by_id = {row.id: row for row in rows}
+        fatal = [failure for failure in unsent if failure.fatal]
+        if fatal:
+            await self._database.fetch(
+                statements.park_entries(
+                    token,
+                    [failure.entry_id for failure in fatal],
+                    [failure.reason for failure in fatal],
+                )
+            )
+            report.parked = len(fatal)
+            for failure in fatal:
+                log.error(
+                    "relay.parked",
+                    entry=failure.entry_id,
+                    job=str(by_id[failure.entry_id].job_id),
+                    correlation_id=by_id[failure.entry_id].correlation_id,
+                    reason=failure.reason,
+                    remedy="see outbox.parked_reason; set state to PENDING once it can be sent",
+                )
+        waiting = [failure for failure in unsent if not failure.fatal]
+        if waiting:
+            delays = [self._backoff(by_id[failure.entry_id].relay_attempts) for failure in waiting]
+            await self._database.fetch(
+                statements.back_off(token, [failure.entry_id for failure in waiting], delays)
+            )
+            report.put_off, report.fault = len(waiting), waiting[0].reason
+
+
+def _order(row: Row[Any]) -> tuple[int, Any, int]:
+    return -row.priority, row.available_at, row.id
+
+
+def _outgoing(row: Row[Any]) -> Outgoing:
+    trace = Trace(row.correlation_id, row.traceparent, row.tracestate, row.baggage)
+    body = (
+        Message(row.id, row.job_id, row.kind, trace).body()
+        if row.type == EntryType.INPUTS
+        else row.payload
+    )
+    return Outgoing(row.id, body, trace.attributes(), str(row.owner_id))

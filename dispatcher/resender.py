@@ -1,0 +1,45 @@
+"""Sends again what never arrived: a queue may be purged, or keep a message past its retention."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import structlog
+
+from schema.statements.relay import requeue_overdue
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from infra.database import Database
+
+log: structlog.stdlib.BoundLogger = structlog.get_logger(__name__)
+
+
+class Resender:
+    """Makes entries due again that were sent long ago and claimed by nobody."""
+
+    name = "resender"
+
+    def __init__(
+        self, database: Database, *, after_seconds: float, most: int, wake: Callable[[], None]
+    ) -> None:
+        self._database = database
+        self._after_seconds = after_seconds
+        self._most = most
+        self._wake = wake
+
+    async def once(self) -> int:
+        """Requeue up to a batch of overdue entries."""
+        rows = await self._database.fetch(requeue_overdue(self._after_seconds, most=self._most))
+        for row in rows:
+            log.warning(
+                "resender.requeued",
+                entry=row.id,
+                job=str(row.job_id),
+                correlation_id=row.correlation_id,
+                sent_more_than_seconds_ago=self._after_seconds,
+            )
+        if rows:
+            self._wake()
+        return len(rows)

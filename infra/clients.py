@@ -1,0 +1,167 @@
+"""Clients of AWS: one session a process, each client opened once and kept; and what errors mean.
+
+Region, credentials and endpoint are botocore's own (``AWS_REGION``, ``AWS_ENDPOINT_URL``, roles,
+profiles): nothing here copies a key, so that credentials that expire are renewed by botocore.
+"""
+
+from __future__ import annotations
+
+import os
+from contextlib import AsyncExitStack, asynccontextmanager, contextmanager
+from typing import TYPE_CHECKING, Any, Literal
+
+import aioboto3
+import aiohttp
+from aiobotocore.config import AioConfig
+from botocore import exceptions as boto
+
+from schema.errors import Fault, HaulageError, Misconfigured, Refusal, Unavailable, Unusable
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Iterator
+
+    from types_aiobotocore_s3 import S3Client
+    from types_aiobotocore_sqs import SQSClient
+
+    from infra.settings import Settings
+
+# What passes by itself, whatever the HTTP status.
+_PASSING = frozenset({
+    "ExpiredToken", "ExpiredTokenException", "RequestExpired", "RequestTimeTooSkewed",
+    "TokenRefreshRequired", "RequestTimeout", "InternalError", "InternalFailure",
+    "ServiceUnavailable", "SlowDown", "Throttling", "ThrottlingException", "ThrottledException",
+    "RequestThrottled", "RequestThrottledException", "RequestLimitExceeded", "OverLimit",
+    "TooManyRequestsException", "BandwidthLimitExceeded", "KmsThrottled",
+    "KMS.ThrottlingException", "OperationAborted",
+})  # fmt: skip
+# What lasts until somebody creates, grants or corrects something.
+_CLOSED = frozenset({
+    "NoSuchBucket", "QueueDoesNotExist", "AWS.SimpleQueueService.NonExistentQueue",
+    "QueueDeletedRecently", "AWS.SimpleQueueService.QueueDeletedRecently", "InvalidAddress",
+    "AccessDenied", "AccessDeniedException", "AllAccessDisabled", "AccountProblem",
+    "InvalidAccessKeyId", "InvalidClientTokenId", "UnrecognizedClientException",
+    "SignatureDoesNotMatch", "AuthorizationHeaderMalformed", "AuthFailure", "OptInRequired",
+    "PermanentRedirect", "KmsAccessDenied", "KMS.AccessDeniedException", "KmsDisabled",
+    "KMS.DisabledException", "KMS.NotFoundException",
+})  # fmt: skip
+# What the same request can never get past.
+_NEVER = frozenset({
+    "InvalidMessageContents", "MessageTooLong", "BatchRequestTooLong", "EntityTooLarge",
+    "AWS.SimpleQueueService.BatchRequestTooLong", "KeyTooLongError", "MetadataTooLarge",
+    "InvalidParameterValue", "InvalidAttributeValue", "UnsupportedOperation",
+})  # fmt: skip
+_FORBIDDEN = 403
+_SERVER_FAULT = 500
+_TOO_MANY_REQUESTS = 429
+
+
+class Clients:
+    """Makes the clients of one process, all on one session.
+
+    Open each once, when the process starts, and lend it: a client per call leaks memory.
+    """
+
+    def __init__(self, settings: Settings) -> None:
+        self._settings = settings
+        self._session = aioboto3.Session()
+
+    @asynccontextmanager
+    async def sqs_receiving(self) -> AsyncIterator[SQSClient]:
+        """Open a client for long polls alone, so that they never hold up a send or a delete.
+
+        It tries once: the loop that polls has its own backoff.
+        """
+        async with self._opened("sqs", self._config(attempts=1)) as client:
+            yield client
+
+    @asynccontextmanager
+    async def sqs(self) -> AsyncIterator[SQSClient]:
+        """Open a client for everything but long polls."""
+        async with self._opened("sqs", self._config()) as client:
+            yield client
+
+    @asynccontextmanager
+    async def s3(self) -> AsyncIterator[S3Client]:
+        """Open a client; it addresses buckets by path where an endpoint is set."""
+        given = os.environ.get("AWS_ENDPOINT_URL_S3") or os.environ.get("AWS_ENDPOINT_URL")
+        config = self._config(
+            signature_version="s3v4",
+            s3={"addressing_style": "path" if given else "auto"},
+            # Every body of ours carries a CRC-32 of our own; another would be computed in vain.
+            request_checksum_calculation="when_required",
+            response_checksum_validation="when_required",
+        )
+        async with self._opened("s3", config) as client:
+            yield client
+
+    def _config(self, *, attempts: int | None = None, **more: Any) -> AioConfig:  # noqa: ANN401 - botocore's
+        settings = self._settings
+        return AioConfig(
+            connect_timeout=settings.aws_connect_timeout_seconds,
+            read_timeout=settings.aws_read_timeout_seconds,
+            max_pool_connections=settings.aws_connections,
+            retries={"total_max_attempts": attempts or settings.aws_attempts, "mode": "standard"},
+            tcp_keepalive=True,
+            # Our callers build their requests from checked values; this was a fifth of the cost.
+            parameter_validation=False,
+            user_agent_extra="haulage",
+            **more,
+        )
+
+    @asynccontextmanager
+    async def _opened(self, service: Literal["sqs", "s3"], config: AioConfig) -> AsyncIterator[Any]:
+        async with AsyncExitStack() as stack:
+            try:
+                client = await stack.enter_async_context(
+                    self._session.client(service, config=config)
+                )
+            except (boto.BotoCoreError, ValueError) as error:
+                remedy = "set AWS_REGION, and AWS_ENDPOINT_URL to a URL or not at all"
+                reason = f"AWS: no {service} client ({type(error).__name__}): {remedy}"
+                raise Misconfigured(reason) from error
+            yield client
+
+
+@contextmanager
+def speaking_plainly(neighbour: str) -> Iterator[None]:
+    """Turn every error of a client into one of ours; let all others be what they are."""
+    try:
+        yield
+    except (
+        boto.ClientError,
+        boto.BotoCoreError,
+        aiohttp.ClientError,
+        OSError,
+    ) as error:
+        raise meaning(error, neighbour) from error
+
+
+def meaning(error: Exception, neighbour: str) -> HaulageError:
+    """Say what an error of botocore or aiohttp means to us.
+
+    Its text names the call, the code and AWS's request id, never a key, a token or a URL.
+    """
+    if isinstance(error, boto.ClientError):
+        return _meaning_of_answer(error, neighbour)
+    name = type(error).__name__
+    if isinstance(error, boto.NoCredentialsError | boto.PartialCredentialsError):
+        return Unusable(f"{neighbour}: no AWS credentials found ({name})")
+    if isinstance(error, boto.ParamValidationError | boto.ValidationError):
+        return Refusal(f"{neighbour}: the request is malformed ({name})")
+    return Unavailable(f"{neighbour} is away: {name}")
+
+
+def _meaning_of_answer(error: boto.ClientError, neighbour: str) -> HaulageError:
+    about: Any = error.response.get("ResponseMetadata", {})
+    status = int(about.get("HTTPStatusCode") or 0)
+    code = str(error.response.get("Error", {}).get("Code") or status)
+    request = about.get("RequestId") or "none"
+    text = f"{neighbour} answered {error.operation_name}: {code} ({status}, request {request})"
+    if code in _PASSING or status >= _SERVER_FAULT or status == _TOO_MANY_REQUESTS:
+        return Unavailable(text)
+    no_bucket = error.operation_name == "HeadBucket"  # a HEAD has no body to hold a code
+    if code in _CLOSED or status == _FORBIDDEN or no_bucket:
+        return Unusable(text)
+    if code in _NEVER:
+        return Refusal(text)
+    return Fault(text)

@@ -1,0 +1,62 @@
+"""Delivery without SQS: consumers claim due entries straight from Postgres."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from infra.queue.protocol import Claim
+from schema.lifecycle import EntryType
+from schema.statements.claim import claim_due, next_due
+
+if TYPE_CHECKING:
+    import asyncio
+    from collections.abc import Sequence
+
+    from infra.database import Database
+    from infra.wakeup import Listener
+
+
+class OutboxQueue:
+    """Claims due entries, best first; sleeps until the next is due or a wake-up comes."""
+
+    def __init__(
+        self,
+        database: Database,
+        listener: Listener,
+        *,
+        worker: str,
+        kinds: Sequence[str],
+        lease_seconds: float,
+        poll_floor_seconds: float,
+    ) -> None:
+        self._database = database
+        self._listener = listener
+        self._worker = worker
+        self._kinds = tuple(kinds)
+        self._lease_seconds = lease_seconds
+        self._poll_floor_seconds = poll_floor_seconds
+
+    async def claim(self, most: int, stop: asyncio.Event) -> Sequence[Claim]:
+        """Claim up to ``most`` due entries, waiting at most the poll floor for the first."""
+        claims = await self._claim_now(most)
+        if claims or stop.is_set():
+            return claims
+        rows = await self._database.fetch(next_due([EntryType.INPUTS], kinds=self._kinds))
+        due_seconds = float(rows[0].seconds) if rows else self._poll_floor_seconds
+        # An entry that is due but was not claimed is in other hands this very moment.
+        await self._listener.wait(min(max(due_seconds, 0.01), self._poll_floor_seconds), stop)
+        return () if stop.is_set() else await self._claim_now(most)
+
+    async def _claim_now(self, most: int) -> Sequence[Claim]:
+        statement = claim_due(self._worker, self._lease_seconds, kinds=self._kinds, most=most)
+        return [Claim.from_row(row) for row in await self._database.fetch(statement)]
+
+    async def extend(self, claims: Sequence[Claim], lease_seconds: float) -> None:
+        """Do nothing: the lease in Postgres is the delivery."""
+
+    async def acknowledge(self, claims: Sequence[Claim]) -> None:
+        """Do nothing: the settled entry is gone."""
+
+    async def ping(self) -> None:
+        """Return when the database answers."""
+        await self._database.ping()

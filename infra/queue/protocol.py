@@ -1,0 +1,101 @@
+"""The queue protocol: how a consumer comes by claims, whatever delivers them.
+
+Both implementations keep the same promises; ``tests/integration/test_queue_conformance.py``
+holds them to it. A claim is durable in Postgres before ``claim`` returns it. Delivery is only a
+hint: losing one costs time (the reaper sends again), repeating one changes nothing.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Protocol
+
+from schema.message import Trace
+
+if TYPE_CHECKING:
+    import asyncio
+    import datetime as dt
+    from collections.abc import Sequence
+    from uuid import UUID
+
+    from sqlalchemy import Row
+
+
+@dataclass(frozen=True, slots=True)
+class ClaimedInput:
+    """An unfinished input of a claim: its JSON text, and the attempts already charged to it."""
+
+    ordinal: int
+    body: str
+    attempts: int
+    generation: int
+
+
+@dataclass(frozen=True, slots=True)
+class Claim:
+    """The lease of one outbox entry, held under ``epoch``, with its unfinished inputs."""
+
+    entry_id: int
+    epoch: int
+    job_id: UUID
+    job_key: str
+    kind: str
+    owner_id: UUID
+    request_date: dt.date
+    options: str
+    max_attempts: int
+    waited_ms: float
+    previous_worker: str | None
+    trace: Trace
+    inputs: tuple[ClaimedInput, ...]
+
+    @classmethod
+    def from_row(cls, row: Row[Any]) -> Claim:
+        """Build a claim from a row of the statements in ``schema.statements.claim``."""
+        return cls(
+            entry_id=row.entry_id,
+            epoch=row.epoch,
+            job_id=row.job_id,
+            job_key=row.job_key,
+            kind=row.kind,
+            owner_id=row.owner_id,
+            request_date=row.request_date,
+            options=row.options,
+            max_attempts=row.max_attempts,
+            waited_ms=float(row.waited_ms),
+            previous_worker=row.previous_worker,
+            trace=Trace(row.correlation_id, row.traceparent, row.tracestate, row.baggage),
+            inputs=tuple(
+                map(
+                    ClaimedInput,
+                    row.ordinals or (),
+                    row.bodies or (),
+                    row.attempts or (),
+                    row.generations or (),
+                )
+            ),
+        )
+
+
+class Queue(Protocol):
+    """Delivers claims to one consumer process."""
+
+    async def claim(self, most: int, stop: asyncio.Event) -> Sequence[Claim]:
+        """Wait for work and claim up to ``most`` entries; nothing came: an empty sequence.
+
+        Returns soon after ``stop`` is set, with whatever had already been delivered. Raises
+        ``Unavailable`` when the queue or the database is away.
+        """
+        ...
+
+    async def extend(self, claims: Sequence[Claim], lease_seconds: float) -> None:
+        """Keep deliveries of held claims from being repeated for another lease."""
+        ...
+
+    async def acknowledge(self, claims: Sequence[Claim]) -> None:
+        """Forget deliveries whose outcome, or whose release, is committed."""
+        ...
+
+    async def ping(self) -> None:
+        """Return when the queue answers; raise ``Unavailable`` when it does not."""
+        ...

@@ -1,0 +1,255 @@
+"""Delivery through SQS: long-poll, claim in Postgres, keep hidden while work runs, delete last."""
+
+from __future__ import annotations
+
+import json
+import math
+import time
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import structlog
+
+from infra.clients import speaking_plainly
+from infra.queue.protocol import Claim
+from schema.errors import HaulageError, Undecodable
+from schema.lifecycle import EntryState
+from schema.message import Message, decode
+from schema.statements.claim import claim_by_id, look_up_entries
+from schema.statements.repair import park_messages
+
+if TYPE_CHECKING:
+    import asyncio
+    from collections.abc import Collection, Mapping, Sequence
+
+    from types_aiobotocore_sqs import SQSClient
+
+    from infra.database import Database
+
+log: structlog.stdlib.BoundLogger = structlog.get_logger(__name__)
+
+BATCH_LIMIT = 10
+_HIDDEN_LIMIT_SECONDS = 43_200
+_DELETE_ROUNDS = 3
+
+
+@dataclass(frozen=True, slots=True)
+class Delivery:
+    """One receipt of one message: the handle, and when it came (monotonic seconds)."""
+
+    handle: str
+    received_at: float
+    message: Message
+
+
+class SqsQueue:
+    """Turns messages into claims; remembers the newest receipt of each claim that is held."""
+
+    def __init__(
+        self,
+        client: SQSClient,
+        receiving: SQSClient,
+        database: Database,
+        *,
+        queue_url: str,
+        worker: str,
+        kinds: Collection[str],
+        lease_seconds: float,
+        wait_seconds: int,
+        unknown_kind_delay_seconds: int,
+    ) -> None:
+        self._client = client
+        self._receiving = receiving
+        self._database = database
+        self._queue_url = queue_url
+        self._worker = worker
+        self._kinds = frozenset(kinds)
+        self._lease_seconds = lease_seconds
+        self._wait_seconds = wait_seconds
+        self._unknown_kind_delay_seconds = unknown_kind_delay_seconds
+        self._held: dict[int, Delivery] = {}
+
+    async def claim(self, most: int, stop: asyncio.Event) -> Sequence[Claim]:
+        """Finish one long poll and claim what it brought, even when ``stop`` is set meanwhile."""
+        deliveries = await self._receive(min(most, BATCH_LIMIT))
+        if not deliveries:
+            return ()
+        try:
+            rows = await self._database.fetch(
+                claim_by_id(self._worker, self._lease_seconds, list(deliveries))
+            )
+            claims = [Claim.from_row(row) for row in rows]
+            for claim in claims:
+                self._held[claim.entry_id] = deliveries.pop(claim.entry_id)
+            await self._let_go(deliveries)
+        except HaulageError:
+            # Nothing was claimed, or nobody will hear of it: the messages come back soon.
+            await self._hide(list(deliveries.values()), seconds=0)
+            raise
+        return claims
+
+    async def _receive(self, most: int) -> dict[int, Delivery]:
+        with speaking_plainly("sqs"):
+            answer = await self._receiving.receive_message(
+                QueueUrl=self._queue_url,
+                MaxNumberOfMessages=most,
+                WaitTimeSeconds=self._wait_seconds,
+                VisibilityTimeout=math.ceil(self._lease_seconds),
+                MessageAttributeNames=["All"],
+                MessageSystemAttributeNames=["ApproximateReceiveCount", "SentTimestamp"],
+            )
+        now = time.monotonic()
+        deliveries: dict[int, Delivery] = {}
+        foreign: list[tuple[Mapping[str, Any], str]] = []
+        again: list[Delivery] = []
+        early: list[Delivery] = []
+        for raw in answer.get("Messages", ()):
+            try:
+                message = decode(raw.get("Body", ""), _attributes(raw))
+            except Undecodable as error:
+                foreign.append((raw, str(error)))
+                continue
+            delivery = Delivery(raw["ReceiptHandle"], now, message)
+            if message.kind not in self._kinds:
+                early.append(delivery)
+            elif message.entry_id in deliveries:
+                again.append(delivery)
+            else:
+                deliveries[message.entry_id] = delivery
+        if foreign:
+            await self._park(foreign)
+        if early:
+            await self._hide(early, seconds=self._unknown_kind_delay_seconds)
+            log.warning(
+                "message.unknown_kind",
+                kinds=sorted({delivery.message.kind for delivery in early}),
+                remedy="another consumer must know the kind, or HAULAGE_KINDS lacks it here",
+            )
+        await self._delete([delivery.handle for delivery in again])
+        return deliveries
+
+    async def _let_go(self, deliveries: dict[int, Delivery]) -> None:
+        """Delete what the database has nothing left to do for; hide what another consumer runs."""
+        if not deliveries:
+            return
+        rows = await self._database.fetch(look_up_entries(list(deliveries)))
+        busy = {row.id: float(row.lease_seconds) for row in rows if row.state == EntryState.CLAIMED}
+        done: list[str] = []
+        for entry_id, delivery in deliveries.items():
+            if entry_id not in busy:
+                done.append(delivery.handle)
+            elif entry_id in self._held:
+                # Ours, delivered again: the newest handle is the one that deletes.
+                self._held[entry_id] = delivery
+            else:
+                await self._hide([delivery], seconds=math.ceil(busy[entry_id]) + 1)
+        log.info("message.duplicate", settled=len(done), in_other_hands=len(busy))
+        await self._delete(done)
+
+    async def _park(self, foreign: Sequence[tuple[Mapping[str, Any], str]]) -> None:
+        await self._database.fetch(
+            park_messages(
+                self._queue_url,
+                message_ids=[raw["MessageId"] for raw, _ in foreign],
+                reasons=[reason for _, reason in foreign],
+                bodies=[_storable(raw.get("Body", "")) for raw, _ in foreign],
+                attributes=[json.dumps(_attributes(raw)) for raw, _ in foreign],
+            )
+        )
+        for raw, reason in foreign:
+            log.error(
+                "message.parked",
+                message_id=raw["MessageId"],
+                reason=reason,
+                remedy="read table parked_message; find who sends to this queue",
+            )
+        await self._delete([raw["ReceiptHandle"] for raw, _ in foreign])
+
+    async def extend(self, claims: Sequence[Claim], lease_seconds: float) -> None:
+        """Hide the messages of held claims for another lease, within SQS's twelve hours."""
+        held = [self._held[claim.entry_id] for claim in claims if claim.entry_id in self._held]
+        await self._hide(held, seconds=math.ceil(lease_seconds))
+
+    async def acknowledge(self, claims: Sequence[Claim]) -> None:
+        """Delete the messages; one that resists comes back and finds nothing left to do."""
+        held = [self._held.pop(claim.entry_id, None) for claim in claims]
+        await self._delete([delivery.handle for delivery in held if delivery])
+
+    async def ping(self) -> None:
+        """Return when the queue answers."""
+        with speaking_plainly("sqs"):
+            await self._client.get_queue_attributes(
+                QueueUrl=self._queue_url, AttributeNames=["QueueArn"]
+            )
+
+    async def _hide(self, deliveries: Sequence[Delivery], *, seconds: int) -> None:
+        now = time.monotonic()
+        for start in range(0, len(deliveries), BATCH_LIMIT):
+            batch = deliveries[start : start + BATCH_LIMIT]
+            entries: list[Any] = []
+            for index, delivery in enumerate(batch):
+                left = _HIDDEN_LIMIT_SECONDS - math.ceil(now - delivery.received_at) - 1
+                timeout = max(0, min(seconds, left))
+                entries.append(
+                    {
+                        "Id": str(index),
+                        "ReceiptHandle": delivery.handle,
+                        "VisibilityTimeout": timeout,
+                    }
+                )
+            try:
+                with speaking_plainly("sqs"):
+                    answer = await self._client.change_message_visibility_batch(
+                        QueueUrl=self._queue_url, Entries=entries
+                    )
+            except HaulageError as error:
+                log.warning("message.not_hidden", messages=len(batch), error=str(error))
+                continue
+            for failed in answer.get("Failed", ()):
+                # The message is gone or its receipt lapsed: the lease in Postgres decides.
+                log.info("message.not_hidden", code=failed.get("Code"), messages=1)
+
+    async def _delete(self, handles: Sequence[str]) -> None:
+        for start in range(0, len(handles), BATCH_LIMIT):
+            left = list(handles[start : start + BATCH_LIMIT])
+            for round_number in range(1, _DELETE_ROUNDS + 1):
+                left = await self._delete_batch(left, last=round_number == _DELETE_ROUNDS)
+                if not left:
+                    break
+
+    async def _delete_batch(self, handles: Sequence[str], *, last: bool) -> list[str]:
+        """Delete up to ten messages; return the handles worth another try."""
+        try:
+            with speaking_plainly("sqs"):
+                answer = await self._client.delete_message_batch(
+                    QueueUrl=self._queue_url,
+                    Entries=[
+                        {"Id": str(index), "ReceiptHandle": handle}
+                        for index, handle in enumerate(handles)
+                    ],
+                )
+        except HaulageError as error:
+            if last:
+                log.warning("message.not_deleted", messages=len(handles), error=str(error))
+            return list(handles)
+        again: list[str] = []
+        for failed in answer.get("Failed", ()):
+            if not failed.get("SenderFault") and not last:
+                again.append(handles[int(failed["Id"])])
+            else:
+                log.warning("message.not_deleted", messages=1, code=failed.get("Code"))
+        return again
+
+
+def _storable(text: str) -> str:
+    """Give a text that Postgres takes: it has no NUL."""
+    return text.replace("\x00", "\N{REPLACEMENT CHARACTER}")
+
+
+def _attributes(raw: Mapping[str, Any]) -> dict[str, str]:
+    attributes = raw.get("MessageAttributes") or {}
+    return {
+        name: value["StringValue"]
+        for name, value in attributes.items()
+        if isinstance(value.get("StringValue"), str)
+    }

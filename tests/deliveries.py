@@ -1,0 +1,196 @@
+"""The two ways of delivery behind one face, so that one suite holds both to the same promises."""
+
+import asyncio
+import os
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping
+from contextlib import AsyncExitStack, asynccontextmanager, contextmanager
+from dataclasses import dataclass, field
+from typing import Any
+from uuid import uuid4
+
+from types_aiobotocore_sqs import SQSClient
+
+from consumer.assembly import assemble
+from consumer.work import Runner
+from dispatcher.finalizer import Finalizer
+from dispatcher.maintenance import MaintenanceService, run_services
+from dispatcher.reaper import Reaper
+from dispatcher.relay import Relay
+from dispatcher.resender import Resender
+from infra.clients import Clients
+from infra.database import Database
+from infra.http import Health
+from infra.queue.outbox import OutboxQueue
+from infra.queue.protocol import Queue
+from infra.queue.sending import SqsSender
+from infra.queue.sqs import SqsQueue
+from infra.settings import Settings
+from infra.wakeup import Listener
+from schema.lifecycle import EntryType
+from tests.conftest import Aws
+from tests.platform import KIND, KINDS
+
+
+@contextmanager
+def aws_environment(aws: Aws) -> Iterator[None]:
+    """Give botocore what it reads from the environment, and take it away again."""
+    given = {
+        "AWS_ENDPOINT_URL": aws.endpoint_url,
+        "AWS_DEFAULT_REGION": aws.region,
+        "AWS_ACCESS_KEY_ID": aws.access_key_id,
+        "AWS_SECRET_ACCESS_KEY": aws.secret_access_key,
+    }
+    before = {name: os.environ.get(name) for name in given}
+    os.environ.update(given)
+    try:
+        yield
+    finally:
+        for name, value in before.items():
+            if value is None:
+                del os.environ[name]
+            else:
+                os.environ[name] = value
+
+
+@dataclass
+class Delivery:
+    """One mode of delivery on one database."""
+
+    mode: str
+    settings: Settings
+    database: Database
+    listener: Listener
+    sqs: SQSClient | None = None
+    receiving: SQSClient | None = None
+    stack: AsyncExitStack = field(default_factory=AsyncExitStack)
+
+    def queue(self, worker: str, *, kinds: tuple[str, ...] = (KIND,)) -> Queue:
+        """Give a consumer's end of the queue."""
+        if self.sqs is None or self.receiving is None:
+            return OutboxQueue(
+                self.database,
+                self.listener,
+                worker=worker,
+                kinds=kinds,
+                lease_seconds=self.settings.lease_seconds,
+                poll_floor_seconds=self.settings.poll_floor_seconds,
+            )
+        assert self.settings.queue_url
+        return SqsQueue(
+            self.sqs,
+            self.receiving,
+            self.database,
+            queue_url=self.settings.queue_url,
+            worker=worker,
+            kinds=kinds,
+            lease_seconds=self.settings.lease_seconds,
+            wait_seconds=self.settings.receive_wait_seconds,
+            unknown_kind_delay_seconds=self.settings.unknown_kind_delay_seconds,
+        )
+
+    def relay(self, worker: str = "relay", **changes: Any) -> Relay:
+        """Give a relay; without SQS it has no sender and nothing to do."""
+        senders: dict[EntryType, SqsSender] = {}
+        if self.sqs is not None and self.settings.queue_url:
+            senders[EntryType.INPUTS] = SqsSender(
+                self.sqs,
+                queue_url=self.settings.queue_url,
+                limit_bytes=self.settings.max_message_bytes,
+            )
+        settings = self.settings.model_copy(update=changes)
+        return Relay(self.database, senders, self.listener, settings, worker=worker)
+
+    def services(self) -> list[MaintenanceService]:
+        """Give the maintenance services of a dispatcher."""
+        return [
+            Reaper(
+                self.database,
+                worker="reaper",
+                backoffs={name: kind.backoff for name, kind in KINDS.items()},
+                most=100,
+                wake=self.listener.wake,
+            ),
+            Resender(
+                self.database,
+                after_seconds=self.settings.resend_after_seconds,
+                most=100,
+                wake=self.listener.wake,
+            ),
+            Finalizer(self.database, most=100),
+        ]
+
+    async def deliver(self) -> None:
+        """Relay whatever is due now."""
+        if self.sqs is not None:
+            while (await self.relay().relay_once()).locked:
+                pass
+
+    @asynccontextmanager
+    async def consuming(
+        self,
+        runner: Runner | Mapping[str, Runner],
+        *,
+        worker: str = "worker",
+        queue: Callable[[str], Queue] | None = None,
+        **changes: Any,
+    ) -> AsyncIterator[asyncio.Event]:
+        """Run a consumer inside the block; leaving it drains. Gives its ``stop``."""
+        stop = asyncio.Event()
+        runners = runner if isinstance(runner, Mapping) else {KIND: runner}
+        consumer = assemble(
+            self.settings.model_copy(update=changes),
+            worker,
+            self.database,
+            (queue or self.queue)(worker),
+            runners,
+            KINDS,
+            stop,
+            health=Health(60),
+        )
+        async with asyncio.TaskGroup() as group:
+            group.create_task(consumer.run(stop), name=f"consumer {worker}")
+            try:
+                yield stop
+            finally:
+                stop.set()
+
+    @asynccontextmanager
+    async def dispatching(self, *, worker: str = "dispatcher") -> AsyncIterator[None]:
+        """Run a dispatcher's relay and services inside the block."""
+        stop = asyncio.Event()
+        relay = self.relay(worker)
+        async with asyncio.TaskGroup() as group:
+            if self.sqs is not None:
+                group.create_task(relay.run(stop), name=f"relay {worker}")
+            group.create_task(
+                run_services(
+                    self.services(),
+                    interval_seconds=self.settings.maintenance_interval_seconds,
+                    stop=stop,
+                    turned=lambda _: None,
+                ),
+                name="maintenance",
+            )
+            try:
+                yield
+            finally:
+                stop.set()
+                self.listener.wake()
+
+
+@asynccontextmanager
+async def open_delivery(
+    mode: str, settings: Settings, database: Database, listener: Listener
+) -> AsyncIterator[Delivery]:
+    """Open delivery in a mode; over SQS with a queue of its own, deleted afterwards."""
+    if mode == "outbox":
+        yield Delivery(mode, settings, database, listener)
+        return
+    clients = Clients(settings)
+    async with clients.sqs() as sqs, clients.sqs_receiving() as receiving:
+        url = (await sqs.create_queue(QueueName=f"test-{uuid4().hex}"))["QueueUrl"]
+        sqs_settings = settings.model_copy(
+            update={"consumer_mode": "sqs-consumer", "queue_url": url}
+        )
+        yield Delivery(mode, sqs_settings, database, listener, sqs, receiving)
+        await sqs.delete_queue(QueueUrl=url)

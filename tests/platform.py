@@ -1,0 +1,192 @@
+"""What tests of the running parts share: submit a job, read where everything stands."""
+
+import asyncio
+import json
+import random
+from collections import Counter
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+from uuid import UUID
+
+from pydantic import RootModel
+from sqlalchemy import Row, text
+
+from infra.database import Database
+from infra.queue.protocol import Claim, ClaimedInput
+from infra.settings import Settings
+from schema.ids import uuid7
+from schema.kinds import Kind
+from schema.outcome import Backoff, Outcome, Succeeded
+from schema.statements.submit import insert_job
+
+KIND = "probe"
+KINDS: Mapping[str, Kind] = {
+    KIND: Kind(
+        KIND,
+        RootModel[Any],
+        "tests.platform:unused",
+        backoff=Backoff(base_seconds=0.01, cap_seconds=0.05),
+    )
+}
+
+
+def settings_for(database_url: str, **changes: Any) -> Settings:
+    """Settings in which everything that can wait waits briefly."""
+    defaults: dict[str, Any] = {
+        "database_url": database_url,
+        "consumer_mode": "outbox",
+        "database_pool_size": 5,
+        "poll_floor_seconds": 0.2,
+        "lease_seconds": 5,
+        "receive_wait_seconds": 1,
+        "receivers": 1,
+        "maintenance_interval_seconds": 0.1,
+        "drain_seconds": 5,
+    }
+    return Settings.model_validate(defaults | changes)
+
+
+@dataclass
+class Platform:
+    """A database with one owner, and the questions that tests ask of it."""
+
+    database: Database
+    owner_id: UUID = field(default_factory=uuid7)
+
+    async def prepare(self) -> None:
+        await self.rows(
+            "INSERT INTO owner (id, name) VALUES (:id, :name) RETURNING id",
+            id=self.owner_id,
+            name=f"owner-{self.owner_id.hex[:8]}",
+        )
+
+    async def submit(
+        self, inputs: Sequence[Any] | int, *, chunk_size: int = 10, **head: Any
+    ) -> UUID:
+        bodies = list(range(inputs)) if isinstance(inputs, int) else list(inputs)
+        job_id = uuid7()
+        values: dict[str, Any] = {
+            "id": job_id,
+            "owner_id": self.owner_id,
+            "kind": KIND,
+            "priority": 5,
+            "max_attempts": 3,
+            "fail_fast": False,
+            "options": "{}",
+            "metadata": "{}",
+            "scheduled_for": None,
+            "expires_at": None,
+            "total": len(bodies),
+            "idempotency_key": None,
+            "request_digest": None,
+            "correlation_id": f"test-{job_id.hex[-12:]}",
+            "traceparent": None,
+            "tracestate": None,
+            "baggage": None,
+        }
+        await self.database.fetch(
+            insert_job(values | head, chunk_size=chunk_size, bodies=json.dumps(bodies))
+        )
+        return job_id
+
+    async def rows(self, statement: str, **parameters: Any) -> Sequence[Row[Any]]:
+        return await self.database.fetch(text(statement).bindparams(**parameters))
+
+    async def job(self, job_id: UUID) -> Row[Any]:
+        return (await self.rows("SELECT * FROM job WHERE id = :id", id=job_id))[0]
+
+    async def statuses(self, job_id: UUID) -> Counter[str]:
+        found = await self.rows(
+            "SELECT state, count(*) AS n FROM input_state WHERE job_id = :id GROUP BY 1", id=job_id
+        )
+        return Counter({row.state: row.n for row in found})
+
+    async def entries(self, job_id: UUID) -> Sequence[Row[Any]]:
+        return await self.rows("SELECT * FROM outbox WHERE job_id = :id ORDER BY id", id=job_id)
+
+    async def until(
+        self, job_id: UUID, *statuses: str, timeout_seconds: float = 30
+    ) -> Row[Any]:
+        """Wait until the job has one of the statuses; fail with its state after the timeout."""
+
+        async def reached() -> bool:
+            return (await self.job(job_id)).status in statuses
+
+        await eventually(reached, timeout_seconds=timeout_seconds)
+        return await self.job(job_id)
+
+    async def check_consistency(self) -> None:
+        """Assert what must hold at any moment between two commits (DESIGN, invariants)."""
+        off = await self.rows(_COUNTERS_THAT_DIFFER)
+        assert not off, f"counters differ from rows: {off}"
+        unnamed = await self.rows(_UNNAMED_INPUTS)
+        assert not unnamed, f"unfinished inputs named by no live entry: {unnamed}"
+        miscounted = await self.rows(_MISCOUNTED_ENTRIES)
+        assert not miscounted, f"entries that count their inputs wrongly: {miscounted}"
+
+
+_COUNTERS_THAT_DIFFER = """
+SELECT j.key FROM job j JOIN (
+    SELECT job_id, count(*) AS total,
+           count(*) FILTER (WHERE status = 'SUCCEEDED') AS succeeded,
+           count(*) FILTER (WHERE status = 'SKIPPED') AS skipped,
+           count(*) FILTER (WHERE status = 'NOT_FOUND') AS not_found,
+           count(*) FILTER (WHERE status = 'DLQ') AS dlq,
+           count(*) FILTER (WHERE reused) AS files_reused,
+           count(*) FILTER (WHERE NOT reused) AS files_generated
+    FROM input GROUP BY job_id) r ON r.job_id = j.id
+WHERE (j.total, j.succeeded, j.skipped, j.not_found, j.dlq, j.files_reused, j.files_generated)
+    IS DISTINCT FROM (r.total, r.succeeded, r.skipped, r.not_found, r.dlq, r.files_reused,
+                      r.files_generated)
+   OR (SELECT count(*) FROM dead_letter d WHERE d.job_id = j.id) <> j.dlq
+"""
+_UNNAMED_INPUTS = """
+SELECT i.job_id, i.ordinal FROM input i JOIN job j ON j.id = i.job_id
+LEFT JOIN outbox o ON o.id = i.entry_id AND o.job_id = i.job_id
+                  AND i.ordinal BETWEEN o.first_ordinal AND o.last_ordinal
+WHERE i.status IN ('PENDING', 'RETRY_WAIT') AND j.status IN ('SUBMITTED', 'RUNNING')
+  AND o.id IS NULL
+"""
+_MISCOUNTED_ENTRIES = """
+SELECT o.id, o.unfinished, count(i.ordinal) FROM outbox o
+LEFT JOIN input i ON i.job_id = o.job_id AND i.entry_id = o.id
+WHERE o.type = 'inputs' GROUP BY o.id HAVING o.unfinished <> count(i.ordinal)
+"""
+
+
+async def eventually(
+    condition: Callable[[], Awaitable[bool]], *, timeout_seconds: float = 30
+) -> None:
+    """Ask until the condition holds; a pause of one loop turn and a round trip lies between."""
+    async with asyncio.timeout(timeout_seconds):
+        while not await condition():
+            await asyncio.sleep(0.005)
+
+
+class Recorder:
+    """A runner that keeps what it ran and says of each input what the test wants."""
+
+    def __init__(
+        self,
+        say: Callable[[Claim, ClaimedInput], Outcome | Awaitable[Outcome]] | None = None,
+        *,
+        together: int = 1,
+    ) -> None:
+        self.together = together
+        self.ran: list[tuple[UUID, int]] = []
+        self.started = asyncio.Event()
+        self._say = say
+
+    async def run(self, claim: Claim, inputs: Sequence[ClaimedInput]) -> Sequence[Outcome]:
+        self.started.set()
+        outcomes: list[Outcome] = []
+        for input_ in inputs:
+            said = self._say(claim, input_) if self._say else Succeeded()
+            outcomes.append(await said if isinstance(said, Awaitable) else said)
+            self.ran.append((claim.job_id, input_.ordinal))
+        return outcomes
+
+
+def seeded(seed: int) -> random.Random:
+    return random.Random(seed)
