@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
 import json
 from typing import TYPE_CHECKING, Any, cast
-from uuid import uuid4
 
 import httptools
 
@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 
 _TARGET_PREFIX = "AmazonSQS."
 _REASONS = {200: "OK", 400: "Bad Request", 403: "Forbidden", 500: "Internal Server Error"}
+_request_numbers = itertools.count(1)
 _encode = json.JSONEncoder(separators=(",", ":"), check_circular=False).encode
 
 
@@ -80,7 +81,7 @@ class Connection(asyncio.Protocol):
         target, self._target = self._target, ""
         body, self._body = b"".join(self._body), []
         try:
-            parameters = json.loads(body or b"{}")
+            parameters = json.loads(body.decode() or "{}")
             action = target.removeprefix(_TARGET_PREFIX)
             answered = self._actions.carry_out(action, parameters)
         except ValueError:
@@ -133,6 +134,6 @@ class Connection(asyncio.Protocol):
         reason = _REASONS.get(status, "Error")
         head = (
             f"HTTP/1.1 {status} {reason}\r\nContent-Type: application/x-amz-json-1.0\r\n"
-            f"x-amzn-RequestId: {uuid4()}\r\n{more}Content-Length: {len(data)}\r\n\r\n"
+            f"x-amzn-RequestId: {next(_request_numbers):032x}\r\n{more}Content-Length: {len(data)}\r\n\r\n"
         )
         self._transport.write(head.encode("latin-1") + data)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import re
 from typing import TYPE_CHECKING, Any
 from uuid import uuid4
@@ -20,6 +21,9 @@ BATCH_LIMIT = 10
 BATCH_LIMIT_BYTES = 1_048_576
 _DELAY_LIMIT_SECONDS = 900
 _WAIT_LIMIT_SECONDS = 20
+# Unique as UUIDs are, and far cheaper.
+_PREFIX = str(uuid4())[:-13]
+_numbers = itertools.count(1)
 _ENTRY_ID = re.compile(r"[A-Za-z0-9_-]{1,80}")
 
 
@@ -89,7 +93,10 @@ def send(queue: Queue, entry: Entry, fault: Fault | None) -> Entry:
     delay_seconds = _number(
         entry, "DelaySeconds", 0, _DELAY_LIMIT_SECONDS, int(queue.attributes["DelaySeconds"])
     )
-    answer = {"MessageId": str(uuid4()), "MD5OfMessageBody": md5_of_body(body)}
+    answer = {
+        "MessageId": f"{_PREFIX}-{next(_numbers):012x}",
+        "MD5OfMessageBody": md5_of_body(body),
+    }
     attributes_md5 = md5_of_attributes(attributes)
     if attributes_md5:
         answer["MD5OfMessageAttributes"] = attributes_md5
