@@ -50,9 +50,7 @@ def test_what_csv_has_no_type_for_is_text_and_as_inert() -> None:
 
 
 def test_separators_quotes_and_line_breaks_are_quoted_as_rfc_4180_says() -> None:
-    assert encode([("a,b", 'say "x"', "two\r\nlines")]) == (
-        b'"a,b","say ""x""","two\r\nlines"\r\n'
-    )
+    assert encode([("a,b", 'say "x"', "two\r\nlines")]) == (b'"a,b","say ""x""","two\r\nlines"\r\n')
 
 
 @given(st.lists(st.tuples(TEXT, TEXT), max_size=5))
