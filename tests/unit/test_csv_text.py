@@ -30,7 +30,15 @@ def test_other_text_is_left_alone(text: str) -> None:
 
 
 def test_numbers_are_left_alone() -> None:
-    row = (-1, Decimal("-12.50"), Decimal("1E+3"), Decimal("1E-8"), -0.5, True, Decimal("-Infinity"))
+    row = (
+        -1,
+        Decimal("-12.50"),
+        Decimal("1E+3"),
+        Decimal("1E-8"),
+        -0.5,
+        True,
+        Decimal("-Infinity"),
+    )
     assert encode([row]) == b"-1,-12.50,1000,0.00000001,-0.5,true,-Infinity\r\n"
 
 
