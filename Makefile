@@ -43,7 +43,8 @@ psql: .venv/complete ## Open a console on the database, started for it if need b
 
 sql: .venv/complete ## Run one statement: make sql Q="select 1"
 	@$(local) sql "$${Q:?say what to run: make sql Q=\"select 1\"}"
-sql: export Q := $(value Q)
+# The override keeps dollar signs as they were typed; they are SQL here, not make.
+sql: override export Q := $(value Q)
 
 .PHONY: test check fmt bench
 test: .venv/complete ## Run every test

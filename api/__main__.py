@@ -28,9 +28,7 @@ async def serve(settings: Settings, worker: str, stop: asyncio.Event) -> None:
             settings.liveness_timeout_seconds,
             checks={"database": database.ping, "migrations": partial(check_at_head, database)},
         )
-        app = build_app(
-            settings, database=database, notifier=notifier, kinds=kinds, health=health
-        )
+        app = build_app(settings, database=database, notifier=notifier, kinds=kinds, health=health)
         async with asyncio.TaskGroup() as group:
             notifying = group.create_task(notifier.run(), name="notifier")
             draining = group.create_task(_drain(health, stop), name="drain")

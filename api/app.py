@@ -14,10 +14,13 @@ from api.resource import Resource, nothing_here
 from api.submit import Submitter
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Awaitable, Callable, Mapping
 
+    from starlette.requests import Request
+    from starlette.responses import Response
     from starlette.types import ASGIApp
 
+    from api.exchange import Exchange
     from infra.database import Database
     from infra.http import Health
     from infra.settings import Settings
@@ -51,14 +54,20 @@ def build_app(
             _route(path, Resource(path, {"GET": handler}, keys=None))
             for path, handler in docs.handlers().items()
         ),
-        *(
-            _route(path, Resource(path, {"GET": handler}, keys=None, is_logged=False))
-            for path, handler in health.handlers().items()
-        ),
+        _route("/livez", _health("/livez", health.livez)),
+        _route("/readyz", _health("/readyz", health.readyz)),
     ]
     under_prefix = Router(routes, redirect_slashes=False, default=nothing_here)
     both = [*routes, Mount(PREFIX, app=under_prefix)]
     return Edge(Router(both, redirect_slashes=False, default=nothing_here))
+
+
+def _health(path: str, check: Callable[[Request], Awaitable[Response]]) -> Resource:
+    async def answer(request: Request, _exchange: Exchange) -> Response:
+        return await check(request)
+
+    # Asked every few seconds by whatever watches the process: not an event worth a line.
+    return Resource(path, {"GET": answer}, keys=None, is_logged=False)
 
 
 def _route(path: str, resource: Resource) -> Route:

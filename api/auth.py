@@ -70,9 +70,7 @@ class Keys:
             raise _unauthorized("send Authorization: Bearer hlg_…", error=None)
         caller = await self.find(key.strip(" "))
         if caller is None:
-            raise _unauthorized(
-                "the API key is unknown, expired or revoked", error="invalid_token"
-            )
+            raise _unauthorized("the API key is unknown, expired or revoked", error="invalid_token")
         return caller
 
     async def find(self, key: str) -> Caller | None:

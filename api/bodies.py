@@ -62,9 +62,7 @@ class BodyReader:
             async with asyncio.timeout(_TURN_SECONDS):
                 await self._large.acquire()
         except TimeoutError:
-            raise unavailable(
-                "too many large submissions at once", retry_after_seconds=5
-            ) from None
+            raise unavailable("too many large submissions at once", retry_after_seconds=5) from None
 
     def _too_large(self) -> Problem:
         return Problem(

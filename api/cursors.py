@@ -29,7 +29,9 @@ class CursorOf:
     """The cursors of one list: ``name`` and ``filters`` say which (the page size may change)."""
 
     def __init__(self, name: str, filters: Sequence[object]) -> None:
-        self._list = hashlib.sha256(repr((name, *filters)).encode("utf-8", "backslashreplace")).digest()
+        self._list = hashlib.sha256(
+            repr((name, *filters)).encode("utf-8", "backslashreplace")
+        ).digest()
 
     def after_job(self, requested_at: dt.datetime, job_id: UUID) -> str:
         """Point behind a job of a list in order of (requested_at, id)."""

@@ -54,9 +54,7 @@ class Edge:
             finally:
                 _write(exchange, scope, time.perf_counter() - began)
 
-    async def _serve(
-        self, exchange: Exchange, scope: Scope, receive: Receive, send: Send
-    ) -> None:
+    async def _serve(self, exchange: Exchange, scope: Scope, receive: Receive, send: Send) -> None:
         async def counting_receive() -> Message:
             message = await receive()
             exchange.request_bytes += len(message.get("body", b""))

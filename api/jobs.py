@@ -165,7 +165,7 @@ class Jobs:
         located = await self._database.fetch(locate_job(key, owner_id=_caller(exchange).scope))
         if not located:
             raise _no_job()
-        job_id, total = located[0]
+        job_id, total = located[0].id, located[0].total
         cursor = CursorOf("inputs", (key, states))
         begin = -1 if after is None else cursor.ordinal(after)
         until = min(begin + (page_size if states is None else SCAN_WINDOW), total - 1)

@@ -73,7 +73,9 @@ async def run(arguments: argparse.Namespace, database: Database) -> int:
                 return 1
         case "list":
             for row in await database.fetch(list_keys()):
-                ended = f"revoked {row.revoked_at:%Y-%m-%dT%H:%M:%SZ}" if row.revoked_at else "valid"
+                ended = (
+                    f"revoked {row.revoked_at:%Y-%m-%dT%H:%M:%SZ}" if row.revoked_at else "valid"
+                )
                 expiry = f"{row.expires_at:%Y-%m-%dT%H:%M:%SZ}" if row.expires_at else "never"
                 line = (str(row.id), row.owner, row.role, ended, f"expires {expiry}", row.label)
                 sys.stdout.write("\t".join(line) + "\n")

@@ -11,7 +11,7 @@ from typing import Annotated, Any, Literal
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, JsonValue
 from pydantic_core import PydanticCustomError
 
-from schema.lifecycle import InputStatus, JobStatus
+from schema.lifecycle import InputStatus, JobStatus  # noqa: TC001 - pydantic reads them
 
 _RFC_3339 = re.compile(
     r"\d{4}-\d{2}-\d{2}[Tt]\d{2}:\d{2}:\d{2}(?:\.\d{1,9})?(?:[Zz]|[+-]\d{2}:\d{2})"
@@ -196,9 +196,7 @@ class Input(BaseModel):
     error: InputError | None
     elapsedMs: int | None
     settledAt: dt.datetime | None
-    availableAt: dt.datetime | None = Field(
-        description="When an unfinished input may run"
-    )
+    availableAt: dt.datetime | None = Field(description="When an unfinished input may run")
 
 
 class InputPage(BaseModel):
@@ -226,6 +224,4 @@ class ProblemDocument(BaseModel):
     detail: str
     correlationId: str
     errors: list[ErrorItem] | None = Field(default=None, description="At most 100")
-    errorCount: int | None = Field(
-        default=None, description="How many there are in all"
-    )
+    errorCount: int | None = Field(default=None, description="How many there are in all")

@@ -1,4 +1,4 @@
-"""Every refusal of the API is an RFC 9457 problem: one shape, one type per cause, a pointer per field."""
+"""Every refusal is an RFC 9457 problem: one shape, one type per cause, a pointer per field."""
 
 from __future__ import annotations
 
@@ -110,13 +110,15 @@ class BadFields:
             self.listed.append(BadField("pointer", pointer, detail))
 
     def add_validation(self, error: ValidationError, pointer: str, document: object) -> None:
-        """Note everything that pydantic found in ``document``, which stands at ``pointer``."""
+        """Note what pydantic found in ``document``, which stands at ``pointer``, once a place."""
         if len(self.listed) >= MOST_LISTED:
             self.count += error.error_count()
             return
+        noted = {bad.name for bad in self.listed}
         for found in error.errors(include_url=False, include_context=False, include_input=False):
             place = pointer + _pointer(document, found["loc"])
-            self.add(place, found["msg"].removeprefix("Value error, "))
+            if place not in noted and found["type"] != "json_invalid":
+                self.add(place, found["msg"].removeprefix("Value error, "))
 
     def problem(self) -> Problem:
         """Make the 422 that names them."""

@@ -1,4 +1,4 @@
-"""Query parameters, read strictly: what is unknown, repeated or out of range is named, all at once."""
+"""Query parameters, read strictly: what is unknown, repeated or out of range is named."""
 
 from __future__ import annotations
 

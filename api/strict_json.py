@@ -12,6 +12,7 @@ import json
 import re
 from dataclasses import dataclass
 from http import HTTPStatus
+from json.scanner import make_scanner
 from typing import TYPE_CHECKING, Any
 
 from api.problems import BadFields, Problem, escape
@@ -28,7 +29,7 @@ _INT8 = range(-(2**63), 2**63)
 _INT8_DIGITS = 20
 
 
-class _GivenTwice(Exception):
+class _GivenTwice(Exception):  # noqa: N818 - it says what was found, and never leaves here
     """A name stands twice in one object: read it again, to say where."""
 
 
@@ -67,15 +68,20 @@ def _float(text: str) -> float | _Unstorable:
     return number
 
 
-_scan: Callable[[str, int], tuple[Any, int]] = json.JSONDecoder(
-    object_pairs_hook=_unique
-).scan_once
-_scan_leniently: Callable[[str, int], tuple[Any, int]] = json.JSONDecoder(
+def _scanner(**hooks: Any) -> Callable[[str, int], tuple[Any, int]]:  # noqa: ANN401 - json's hooks
+    # The decoder's own scanner: unlike raw_decode it neither wraps nor re-words its errors.
+    decoder: Any = json.JSONDecoder(**hooks)
+    scan: Callable[[str, int], tuple[Any, int]] = make_scanner(decoder)
+    return scan
+
+
+_scan = _scanner(object_pairs_hook=_unique)
+_scan_leniently = _scanner(
     object_pairs_hook=_Members,
     parse_constant=_constant,
     parse_int=_integer,
     parse_float=_float,
-).scan_once
+)
 
 
 class Source:
@@ -109,10 +115,8 @@ class Source:
         self._at += 1
         return found
 
-    def value(
-        self, pointer: str, bad: BadFields, *, limit: int, depth: int
-    ) -> tuple[Any, str]:
-        """Read one value of at most ``limit`` characters and ``depth`` levels; give it and its text.
+    def value(self, pointer: str, bad: BadFields, *, limit: int, depth: int) -> tuple[Any, str]:
+        """Read one value of at most ``limit`` characters and ``depth`` levels: it and its text.
 
         What is wrong inside goes to ``bad``. A value far beyond the limit ends the reading.
         """

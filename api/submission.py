@@ -1,4 +1,4 @@
-"""From the bytes of a submission to a job that may be stored: everything is checked, all at once."""
+"""From the bytes of a submission to a job that may be stored: all is checked, all at once."""
 
 from __future__ import annotations
 
@@ -56,7 +56,9 @@ class Submission:
         return digest.digest()
 
 
-def read_submission(body: bytes | bytearray, kinds: Mapping[str, Kind], limits: Limits) -> Submission:
+def read_submission(
+    body: bytes | bytearray, kinds: Mapping[str, Kind], limits: Limits
+) -> Submission:
     """Read a body; raise the ``Problem`` that names everything wrong with it."""
     reading = _Reading(Source(body), kinds, limits, JobFields.model_fields["kind"].default)
     reading.read()
@@ -206,8 +208,11 @@ class _Inputs:
         document, text = source.value(pointer, bad, limit=self.limits.input_bytes, depth=_DEPTH)
         if not text.isascii() and len(text.encode("utf-8", "replace")) > self.limits.input_bytes:
             bad.add(pointer, f"is longer than {self.limits.input_bytes} bytes")
-        if bad.count != before or self.kind is None:
+        if self.kind is None:
             return
+        if bad.count != before:
+            # What else is wrong with it is worth knowing, too.
+            text = json.dumps(document)
         try:
             model = self.kind.input_model.model_validate_json(text)
         except ValidationError as error:

@@ -15,13 +15,15 @@ if TYPE_CHECKING:
 _TRACEPARENT = re.compile(r"([0-9a-f]{2})-([0-9a-f]{32})-([0-9a-f]{16})-([0-9a-f]{2})(-.*)?")
 _KNOWN_FLAGS = 0x03  # sampled, random
 _STATE_KEY = r"(?:[a-z][_0-9a-z\-*/]{0,255}|[a-z0-9][_0-9a-z\-*/]{0,240}@[a-z][_0-9a-z\-*/]{0,13})"
-_STATE_MEMBER = re.compile(rf"({_STATE_KEY})=([\x20-\x2b\x2d-\x3c\x3e-\x7e]{{0,255}}[\x21-\x2b\x2d-\x3c\x3e-\x7e])")
+_STATE_MEMBER = re.compile(
+    rf"({_STATE_KEY})=([\x20-\x2b\x2d-\x3c\x3e-\x7e]{{0,255}}[\x21-\x2b\x2d-\x3c\x3e-\x7e])"
+)
 _STATE_MEMBERS = 32
 _STATE_CHARACTERS = 512
-_TOKEN = r"[!#$%&'*+\-.^_`|~0-9A-Za-z]+"
+_NAME = r"[!#$%&'*+\-.^_`|~0-9A-Za-z]+"
 _VALUE = r"[\x21\x23-\x2b\x2d-\x3a\x3c-\x5b\x5d-\x7e]*"
 _BAGGAGE_MEMBER = re.compile(
-    rf"{_TOKEN}[ \t]*=[ \t]*{_VALUE}(?:[ \t]*;[ \t]*{_TOKEN}(?:[ \t]*=[ \t]*{_VALUE})?)*"
+    rf"{_NAME}[ \t]*=[ \t]*{_VALUE}(?:[ \t]*;[ \t]*{_NAME}(?:[ \t]*=[ \t]*{_VALUE})?)*"
 )
 _BAGGAGE_MEMBERS = 64
 _BAGGAGE_BYTES = 8_192
@@ -30,7 +32,9 @@ _BAGGAGE_BYTES = 8_192
 def read_trace(headers: Headers) -> Trace:
     """Give the request's trace: the client's where it is well formed, else a new one of ours."""
     correlation_ids = headers.getlist("x-correlation-id")
-    correlation_id = accept_correlation_id(correlation_ids[0] if len(correlation_ids) == 1 else None)
+    correlation_id = accept_correlation_id(
+        correlation_ids[0] if len(correlation_ids) == 1 else None
+    )
     traceparents = headers.getlist("traceparent")
     traceparent = read_traceparent(traceparents[0]) if len(traceparents) == 1 else None
     if traceparent is None:

@@ -21,7 +21,14 @@ from infra.retry import lost_race, sqlstate
 from schema.errors import Misconfigured, Unavailable
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterable, AsyncIterator, Awaitable, Callable, Iterable, Sequence
+    from collections.abc import (
+        AsyncIterable,
+        AsyncIterator,
+        Awaitable,
+        Callable,
+        Iterable,
+        Sequence,
+    )
 
     from sqlalchemy import Executable, Row
 

@@ -44,9 +44,10 @@ class Health:
 
     def routes(self) -> list[Route]:
         """Give the two endpoints."""
-        return [Route("/livez", self._livez), Route("/readyz", self._readyz)]
+        return [Route("/livez", self.livez), Route("/readyz", self.readyz)]
 
-    async def _livez(self, _request: Request) -> JSONResponse:
+    async def livez(self, _request: Request) -> JSONResponse:
+        """Answer whether the process lives: its loops turned lately."""
         now = time.monotonic()
         ages = {loop: round(now - turned, 1) for loop, turned in self._turns.items()}
         stuck = [loop for loop, age in ages.items() if age > self.liveness_timeout_seconds]
@@ -55,14 +56,13 @@ class Health:
             status_code=503 if stuck else 200,
         )
 
-    async def _readyz(self, _request: Request) -> JSONResponse:
+    async def readyz(self, _request: Request) -> JSONResponse:
+        """Answer whether the process is ready: its neighbours answer, and it is not draining."""
         checks = await asyncio.gather(*(_outcome(check) for check in self.checks.values()))
         report = dict(zip(self.checks, checks, strict=True))
         ready = not self.draining and all(outcome == "ok" for outcome in report.values())
         status = "draining" if self.draining else "ready" if ready else "not ready"
-        return JSONResponse(
-            {"status": status, "checks": report}, status_code=200 if ready else 503
-        )
+        return JSONResponse({"status": status, "checks": report}, status_code=200 if ready else 503)
 
 
 async def _outcome(check: Callable[[], Awaitable[object]]) -> str:

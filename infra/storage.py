@@ -120,7 +120,8 @@ class Storage:
                 answer = await self._client.get_object(Bucket=bucket, Key=key)
             except self._client.exceptions.NoSuchKey as error:
                 raise NotFound(f"{uri} does not exist") from error
-            async with answer["Body"] as body:
+            body = answer["Body"]
+            async with body:
                 while chunk := await body.read(_READ_BYTES):
                     yield chunk
 
@@ -161,8 +162,8 @@ class Storage:
     ) -> tuple[int, str]:
         done: list[CompletedPartTypeDef] = []
         size_bytes = 0
-        part = first
-        while part:
+        part, is_last = first, False
+        while True:
             number = len(done) + 1
             if number > MOST_PARTS:
                 raise Refusal(f"over {MOST_PARTS} parts: raise HAULAGE_EXPORT_PART_BYTES")
@@ -173,7 +174,9 @@ class Storage:
             )  # fmt: skip
             done.append({"PartNumber": number, "ETag": answer["ETag"], "ChecksumCRC32": checksum})
             size_bytes += len(part)
-            part, _ = await anext(parts, (b"", True))
+            if is_last:
+                break
+            part, is_last = await anext(parts)
         completed = await self._client.complete_multipart_upload(
             Bucket=self._bucket, Key=key, UploadId=upload_id, MultipartUpload={"Parts": done}
         )

@@ -10,4 +10,6 @@ if __name__ == "__main__":
     _interruption.listen()
     from localstack import commands
 
-    sys.exit(commands.main(sys.argv[1:], _interruption))
+    _exit_code = commands.main(sys.argv[1:], _interruption)
+    _interruption.ignore()
+    sys.exit(_exit_code)

@@ -164,15 +164,9 @@ def _psql(stack: Stack) -> int:
             raise ProcessError('psql was not found; `make sql Q="select 1"` does without it.')
         program = found
     with stack.database_url() as url:
-        # Ctrl-C in the console cancels a statement; psql, not we, is to hear it.
-        signal.signal(signal.SIGINT, signal.SIG_IGN)
+        # Ctrl-C in the console cancels a statement: psql hears it, and we only take a note.
         environment = {**os.environ, "PSQL_HISTORY": str(stack.folder / "psql_history")}
-        console = subprocess.Popen([program, url], env=environment, preexec_fn=_hear_interrupts)
-        return console.wait()
-
-
-def _hear_interrupts() -> None:
-    signal.signal(signal.SIGINT, signal.SIG_DFL)
+        return subprocess.run([program, url], env=environment, check=False).returncode
 
 
 def _relative(path: str) -> str:

@@ -73,7 +73,7 @@ def shortened(job: dict[str, Any]) -> dict[str, Any]:
 def table(finished: list[Finished]) -> str:
     """One line for each job."""
     head = ("job", "status", "done", "generated", "reused", "seconds")
-    lines = [head]
+    lines: list[tuple[str, ...]] = [head]
     for job, seconds in finished:
         counts = (job["done"], job["filesGenerated"], job["filesReused"])
         lines.append((job["jobId"], job["status"], *map(str, counts), f"{seconds:.2f}"))

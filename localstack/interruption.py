@@ -9,6 +9,8 @@ import select
 import signal
 from types import FrameType
 
+_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+
 
 class Interrupted(Exception):
     """Somebody asked us to stop; what was started is still to be stopped by whoever catches it."""
@@ -32,8 +34,13 @@ class Interruption:
 
     def listen(self) -> None:
         """From here on SIGINT, SIGTERM and SIGHUP are requests. Main thread only."""
-        for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+        for number in _SIGNALS:
             signal.signal(number, self._note)
+
+    def ignore(self) -> None:
+        """From here on signals do nothing: for the last moments of a process. Main thread only."""
+        for number in _SIGNALS:
+            signal.signal(number, signal.SIG_IGN)
 
     def request(self) -> None:
         self._requests += 1

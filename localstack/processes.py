@@ -63,9 +63,10 @@ class Identity:
         try:
             process = psutil.Process(self.pid)
             same = (
-                process.status() != psutil.STATUS_ZOMBIE
+                _runs(process)
                 and abs(process.create_time() - self.started_at) < _START_TOLERANCE_SECONDS
-                and tuple(process.cmdline()) == self.command
+                # A thread that ends last no longer shows the command of its process.
+                and tuple(process.cmdline() or self.command) == self.command
             )
         except psutil.Error:
             return None
@@ -76,11 +77,16 @@ def identify(name: str, pid: int, log: Path) -> Identity | None:
     """The identity of a running process, None when there is no such process."""
     try:
         process = psutil.Process(pid)
-        if process.status() == psutil.STATUS_ZOMBIE:
+        if not _runs(process):
             return None
         return Identity(name, pid, process.create_time(), tuple(process.cmdline()), str(log))
     except psutil.Error:
         return None
+
+
+def _runs(process: psutil.Process) -> bool:
+    # What is dead but not collected is gone, unless a thread of it still holds files and ports.
+    return process.status() != psutil.STATUS_ZOMBIE or process.num_threads() > 1
 
 
 def start(
@@ -113,7 +119,11 @@ def start(
             group=account.group_id if account else None,
             extra_groups=[] if account else None,
         )
+    # Between exec and the end of loading, a process shows no command line.
     identity = identify(name, child.pid, log)
+    while child.poll() is None and (identity is None or not identity.command):
+        time.sleep(_POLL_SECONDS / 10)
+        identity = identify(name, child.pid, log)
     if identity is None or not identity.command:
         raise ProcessError(f"{name} ended as soon as it was started.{last_words(log)}")
     # The handle is not kept: the process is watched and ended through its identity, like one

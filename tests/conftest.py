@@ -3,17 +3,19 @@
 import os
 import shutil
 import tempfile
-from collections.abc import Iterator
+from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 
 import pytest
 
+from infra.database import Database
 from localstack import aws as localstack_aws
 from localstack.init.resources import Access
 from localstack.interruption import Interruption
 from localstack.ports import free_port
 from localstack.postgres import DISPOSABLE, Cluster, Postgres
 from tests.databases import cloned, make_template
+from tests.platform import Platform, settings_for
 
 CHECKOUT = Path(__file__).resolve().parent.parent
 
@@ -78,3 +80,16 @@ def database_url(postgres: Cluster, template_database: str) -> Iterator[str]:
     """A migrated database of the test's own."""
     with cloned(postgres, template_database) as url:
         yield url
+
+
+@pytest.fixture
+async def database(database_url: str) -> AsyncIterator[Database]:
+    async with Database.from_settings(settings_for(database_url), name="test") as database:
+        yield database
+
+
+@pytest.fixture
+async def platform(database: Database) -> Platform:
+    platform = Platform(database)
+    await platform.prepare()
+    return platform

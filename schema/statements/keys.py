@@ -60,7 +60,7 @@ def find_key(digest: bytes) -> TextClause:
     return _FIND.bindparams(digest=digest)
 
 
-def create_key(  # noqa: PLR0913 - one per column
+def create_key(
     *,
     id: UUID,  # noqa: A002 - the column's name
     owner_id: UUID,

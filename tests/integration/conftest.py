@@ -9,20 +9,7 @@ import pytest
 from infra.database import Database
 from infra.wakeup import Listener
 from tests.deliveries import Delivery, aws_environment, open_delivery
-from tests.platform import Platform, settings_for
-
-
-@pytest.fixture
-async def database(database_url: str) -> AsyncIterator[Database]:
-    async with Database.from_settings(settings_for(database_url), name="test") as database:
-        yield database
-
-
-@pytest.fixture
-async def platform(database: Database) -> Platform:
-    platform = Platform(database)
-    await platform.prepare()
-    return platform
+from tests.platform import settings_for
 
 
 @pytest.fixture(params=["outbox", "sqs"])

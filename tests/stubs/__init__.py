@@ -1,1 +1,1 @@
-"""Stand-ins for neighbours, each held to the real thing by a suite that runs over both."""
+"""Stand-ins for neighbours, that do what the real ones do rarely."""

@@ -1,0 +1,179 @@
+"""The OpenAPI 3.1 document, made from the models that the code validates and answers with."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from pydantic.json_schema import models_json_schema
+
+from api import models
+from api.openapi_shared import (
+    HEADERS,
+    header_reference,
+    problem_responses,
+    shared_parameters,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from infra.settings import Settings
+    from schema.kinds import Kind
+
+_REF = "#/components/schemas/{model}"
+_ANSWERS = (models.JobAccepted, models.Job, models.JobPage, models.InputPage)
+_EXAMPLE = {
+    "inputs": [
+        {"indexKey": "ABC", "effectiveDate": 20240202, "asofindicator": "CLS"},
+        {"indexKey": "XYZ", "effectiveDate": 20240202, "asofindicator": "CLS"},
+    ]
+}
+
+
+def openapi_document(kinds: Mapping[str, Kind], settings: Settings) -> dict[str, Any]:
+    """Describe every route, header, problem and schema of this server and its kinds."""
+    return {
+        "openapi": "3.1.0",
+        "info": {
+            "title": "Haulage",
+            "version": "1",
+            "summary": "Jobs of many inputs, each processed once that counts.",
+            "description": "All routes are also served under `/api`. Times are RFC 3339 in UTC. "
+            "Errors are `application/problem+json` (RFC 9457).",
+        },
+        "servers": [{"url": "/"}, {"url": "/api"}],
+        "security": [{"apiKey": []}],
+        "paths": _paths(settings),
+        "components": {
+            "securitySchemes": {
+                "apiKey": {
+                    "type": "http",
+                    "scheme": "bearer",
+                    "bearerFormat": "hlg_ and 43 characters",
+                    "description": "`Authorization: Bearer hlg_…`",
+                }
+            },
+            "schemas": _schemas(kinds, settings),
+            "parameters": shared_parameters(kinds),
+            "headers": HEADERS,
+            "responses": problem_responses(),
+        },
+    }
+
+
+def _schemas(kinds: Mapping[str, Kind], settings: Settings) -> dict[str, Any]:
+    requests = [models.JobFields, *(k.input_model for k in kinds.values())]
+    requests += [k.options_model for k in kinds.values()]
+    modes: list[Any] = [(model, "validation") for model in dict.fromkeys(requests)]
+    modes += [(model, "serialization") for model in (*_ANSWERS, models.ProblemDocument)]
+    references, definitions = models_json_schema(modes, ref_template=_REF)
+    schemas: dict[str, Any] = definitions["$defs"]
+
+    def one_of(members: list[type[Any]]) -> dict[str, Any]:
+        choice = [references[(member, "validation")] for member in dict.fromkeys(members)]
+        return choice[0] if len(choice) == 1 else {"anyOf": choice}
+
+    request = dict(schemas.pop("JobFields"))
+    request["title"] = "JobRequest"
+    request["description"] = "A job: its inputs, and how they are to be treated."
+    inputs = {
+        "type": "array",
+        "minItems": 1,
+        "maxItems": settings.max_inputs,
+        "uniqueItems": True,
+        "items": one_of([kind.input_model for kind in kinds.values()]),
+        "description": f"At most {settings.max_input_bytes} bytes each; no two may be the same",
+    }
+    fields = dict(request["properties"])
+    fields["kind"] = fields["kind"] | {"enum": sorted(kinds)}
+    fields["options"] = {
+        "description": "The options of the kind",
+        **one_of([kind.options_model for kind in kinds.values()]),
+    }
+    for name in ("scheduledFor", "expiresAt"):
+        fields[name] = {
+            "anyOf": [{"type": "string", "format": "date-time"}, {"type": "null"}],
+            "default": None,
+            "description": fields[name].get("description", ""),
+        }
+    request["properties"] = {"inputs": inputs, **fields}
+    request["required"] = ["inputs"]
+    request["examples"] = [_EXAMPLE]
+    return {"JobRequest": request, **schemas}
+
+
+def _operation(
+    name: str, summary: str, answer: tuple[str, str, str], parameters: str, refusals: str
+) -> dict[str, Any]:
+    status, model, description = answer
+    common = ["X-Correlation-Id", "traceparent", "tracestate", "baggage"]
+    good: dict[str, Any] = {
+        "description": description,
+        "headers": {"X-Correlation-Id": header_reference("CorrelationId")},
+        "content": {"application/json": {"schema": {"$ref": f"#/components/schemas/{model}"}}},
+    }
+    problems = {
+        code: {"$ref": f"#/components/responses/Problem{code}"}
+        for code in sorted({*refusals.split(), "401", "405", "422", "500", "503"})
+    }
+    return {
+        "operationId": name,
+        "summary": summary,
+        "parameters": [
+            {"$ref": f"#/components/parameters/{each}"} for each in (*parameters.split(), *common)
+        ],
+        "responses": {status: good, **problems},
+    }
+
+
+def _paths(settings: Settings) -> dict[str, Any]:
+    submit = _operation(
+        "submitJob",
+        "Submit a job",
+        ("202", "JobAccepted", "Stored: every input will be processed"),
+        "Idempotency-Key",
+        "400 408 413 415",
+    )
+    submit["responses"]["202"]["headers"] |= {
+        "Location": header_reference("Location"),
+        "Idempotency-Replayed": header_reference("IdempotencyReplayed"),
+    }
+    submit["description"] = f"At most {settings.max_body_bytes} bytes."
+    submit["requestBody"] = {
+        "required": True,
+        "content": {"application/json": {"schema": {"$ref": _REF.format(model="JobRequest")}}},
+    }
+    filters = "status kind requestedFrom requestedTo correlationId owner pageSize after"
+    listing = _operation(
+        "listJobs", "List jobs, newest first", ("200", "JobPage", "A page"), filters, "400 403"
+    )
+    show = _operation("showJob", "Show a job", ("200", "Job", "The job"), "jobId", "404")
+    inputs = _operation(
+        "listInputs",
+        "Page through the inputs of a job",
+        ("200", "InputPage", "A page, by ordinal"),
+        "jobId inputStatus pageSize after",
+        "400 404",
+    )
+    return {
+        "/jobs": {"post": submit, "get": listing},
+        "/jobs/{jobId}": {"get": show},
+        "/jobs/{jobId}/inputs": {"get": inputs},
+        **{path: {"get": _open(*about)} for path, about in _OPEN.items()},
+    }
+
+
+_OPEN = {
+    "/livez": ("isAlive", "Whether the process lives", "application/json", "503"),
+    "/readyz": ("isReady", "Whether its neighbours answer", "application/json", "503"),
+    "/openapi.json": ("openapi", "This document", "application/json", ""),
+    "/docs": ("docs", "This document, to read and to try", "text/html", ""),
+}
+
+
+def _open(name: str, summary: str, media_type: str, bad: str) -> dict[str, Any]:
+    content = {media_type: {"schema": {"type": "string" if "html" in media_type else "object"}}}
+    responses = {"200": {"description": "Yes" if bad else summary, "content": content}}
+    if bad:
+        responses[bad] = {"description": "No", "content": content}
+    return {"operationId": name, "summary": summary, "security": [], "responses": responses}

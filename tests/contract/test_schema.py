@@ -1,0 +1,93 @@
+"""The migrations make what the tables say, on every supported Postgres, with data, and briefly."""
+
+import asyncio
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import asyncpg
+import pytest
+from alembic.autogenerate import compare_metadata
+from alembic.runtime.migration import MigrationContext
+from sqlalchemy import Connection
+from sqlalchemy.exc import DBAPIError
+from sqlalchemy.ext.asyncio import create_async_engine
+
+from infra.database import Database, sqlalchemy_url
+from infra.migrate import LOCK_TIMEOUT_SECONDS, check_at_head, head, migrate
+from localstack.postgres import Cluster
+from schema.errors import Unavailable
+from schema.tables import metadata
+from tests.databases import execute
+from tests.platform import Platform, settings_for
+
+
+@pytest.fixture
+def empty_database_url(postgres: Cluster) -> Iterator[str]:
+    name = "empty_" + Path(postgres.socket_folder).name.replace("-", "_")[-8:].lower()
+    asyncio.run(execute(postgres.url(), f'CREATE DATABASE "{name}"'))
+    yield postgres.url(name)
+    asyncio.run(execute(postgres.url(), f'DROP DATABASE "{name}" WITH (FORCE)'))
+
+
+def differences(connection: Connection) -> list[object]:
+    context = MigrationContext.configure(connection, opts={"compare_server_default": True})
+    return list(compare_metadata(context, metadata))
+
+
+async def test_the_migrated_database_is_what_the_tables_say(database_url: str) -> None:
+    engine = create_async_engine(sqlalchemy_url(database_url))
+    async with engine.connect() as connection:
+        assert await connection.run_sync(differences) == []
+    await engine.dispose()
+
+
+async def test_migrating_again_changes_nothing_and_keeps_the_data(
+    database_url: str, platform: Platform
+) -> None:
+    job_id = await platform.submit(3)
+    await migrate(database_url)
+    assert (await platform.job(job_id)).total == 3
+
+
+async def test_two_migrations_at_once_are_one(empty_database_url: str) -> None:
+    await asyncio.gather(migrate(empty_database_url), migrate(empty_database_url))
+    async with Database.from_settings(settings_for(empty_database_url), name="t") as database:
+        await check_at_head(database)
+
+
+async def test_a_database_without_schema_is_not_ready_and_says_what_to_do(
+    empty_database_url: str,
+) -> None:
+    async with Database.from_settings(settings_for(empty_database_url), name="t") as database:
+        with pytest.raises(Unavailable, match=r"infra\.migrate"):
+            await check_at_head(database)
+
+
+async def test_a_database_of_another_revision_is_not_ready(
+    database_url: str, platform: Platform, database: Database
+) -> None:
+    await platform.rows("UPDATE alembic_version SET version_num = '0000' RETURNING version_num")
+    with pytest.raises(Unavailable, match=head()):
+        await check_at_head(database)
+
+
+async def test_a_migration_behind_a_long_lock_fails_in_seconds(empty_database_url: str) -> None:
+    """Traffic must not queue behind a migration that waits for a lock."""
+    blocker = await asyncpg.connect(empty_database_url)
+    await blocker.execute("CREATE TABLE job (id int)")
+    transaction = blocker.transaction()
+    await transaction.start()
+    await blocker.execute("LOCK TABLE job IN ACCESS EXCLUSIVE MODE")
+    await execute_outside(empty_database_url)
+    began = time.monotonic()
+    with pytest.raises(DBAPIError, match=r"lock timeout|already exists"):
+        await migrate(empty_database_url)
+    assert time.monotonic() - began < LOCK_TIMEOUT_SECONDS + 5
+    await transaction.rollback()
+    await blocker.close()
+
+
+async def execute_outside(url: str) -> None:
+    """Show that the lock does not stop others from working on other tables."""
+    await execute(url, "CREATE TABLE unrelated (id int)")

@@ -1,0 +1,146 @@
+"""Every statement is prepared against a real database, and the hot ones keep their plans."""
+
+import importlib
+import inspect
+import pkgutil
+from typing import Any
+from uuid import UUID
+
+import pytest
+from sqlalchemy import ClauseElement, text
+from sqlalchemy.sql.elements import TextClause
+
+import schema.statements
+from infra.database import Database
+from schema.statements.claim import claim_by_id, claim_due, next_due, take_over_lapsed
+from schema.statements.relay import lock_due, requeue_overdue
+from tests.platform import KIND, Platform
+
+
+def all_texts() -> dict[str, TextClause]:
+    found: dict[str, TextClause] = {}
+    for module in pkgutil.iter_modules(schema.statements.__path__):
+        loaded = importlib.import_module(f"schema.statements.{module.name}")
+        for name, value in inspect.getmembers(loaded, lambda v: isinstance(v, TextClause)):
+            found[f"{module.name}.{name}"] = value
+    return found
+
+
+async def test_every_statement_can_be_prepared(
+    database: Database, subtests: pytest.Subtests
+) -> None:
+    texts = all_texts()
+    assert len(texts) > 20
+    for name, statement in texts.items():
+        with subtests.test(name):
+
+            async def unit(connection: Any, statement: TextClause = statement) -> None:
+                raw = await connection.get_raw_connection()
+                await raw.driver_connection.prepare(
+                    str(statement.compile(dialect=connection.dialect))
+                )
+
+            await database.run(unit)
+
+
+async def explain(database: Database, statement: ClauseElement) -> list[dict[str, Any]]:
+    """Give all nodes of the plan that Postgres chooses with statistics in place."""
+    compiled = statement.compile(dialect=database._engine.dialect)
+    nodes: list[dict[str, Any]] = []
+
+    async def unit(connection: Any) -> None:
+        raw = await connection.get_raw_connection()
+        values = [compiled.params[name] for name in compiled.positiontup or ()]
+        rows = await raw.driver_connection.fetch(f"EXPLAIN (FORMAT JSON) {compiled}", *values)
+        plan = rows[0][0][0]["Plan"]
+
+        def walk(node: dict[str, Any]) -> None:
+            nodes.append(node)
+            for child in node.get("Plans", ()):
+                walk(child)
+
+        walk(plan)
+
+    await database.run(unit)
+    return nodes
+
+
+@pytest.fixture
+async def grown(platform: Platform, database: Database) -> list[UUID]:
+    """Tables that have grown: 200,000 finished inputs, 20,000 entries mostly sent, few due."""
+    await platform.rows(
+        """
+        WITH j AS (
+            INSERT INTO job (id, key, owner_id, kind, status, max_attempts, request_date, total,
+                             correlation_id)
+            SELECT gen_random_uuid(), 'J20260101_' || lpad(n::text, 6, '0'), :owner, :kind,
+                   'RUNNING', 3, current_date, 1000, 'grown'
+            FROM generate_series(1, 200) AS n RETURNING id),
+        i AS (
+            INSERT INTO input (job_id, ordinal, status, body)
+            SELECT j.id, n, 'SUCCEEDED', '1' FROM j, generate_series(0, 999) AS n)
+        INSERT INTO outbox (type, job_id, owner_id, kind, first_ordinal, last_ordinal, unfinished,
+                            state, available_at, sent_at, correlation_id)
+        SELECT 'inputs', j.id, :owner, :kind, n, n, 1,
+               CASE WHEN n < 99 THEN 'SENT' ELSE 'PENDING' END,
+               now() + (n - 99) * interval '1 minute',
+               CASE WHEN n < 99 THEN now() END, 'grown'
+        FROM j, generate_series(0, 199) AS n RETURNING id
+        """,
+        owner=platform.owner_id,
+        kind=KIND,
+    )
+    await database.fetch(text("ANALYZE"))
+    return [row.id for row in await platform.rows("SELECT id FROM job")]
+
+
+def scans(nodes: list[dict[str, Any]], table: str) -> set[str]:
+    return {
+        node.get("Index Name", node["Node Type"])
+        for node in nodes
+        if node.get("Relation Name") == table and node["Node Type"] != "ModifyTable"
+    }
+
+
+@pytest.mark.parametrize(
+    ("statement", "table", "indexes"),
+    [
+        (claim_due("w", 30, kinds=[KIND], most=10), "outbox", {"outbox_due", "outbox_next"}),
+        (lock_due("t", 30, types=["inputs"], most=100), "outbox", {"outbox_due", "outbox_next"}),
+        (next_due(["inputs"]), "outbox", {"outbox_next"}),
+        (take_over_lapsed("r", 30, most=10), "outbox", {"outbox_lease"}),
+        (requeue_overdue(900, most=100), "outbox", {"outbox_sent"}),
+        (claim_by_id("w", 30, [1, 2, 3]), "outbox", {"outbox_pkey"}),
+    ],
+    ids=["claim_due", "lock_due", "next_due", "take_over_lapsed", "requeue_overdue", "claim_by_id"],
+)
+async def test_the_hot_statement_finds_its_entries_through_an_index(
+    grown: list[UUID], database: Database, statement: TextClause, table: str, indexes: set[str]
+) -> None:
+    used = scans(await explain(database, statement), table)
+    assert used & indexes
+    assert "Seq Scan" not in used
+
+
+async def test_inputs_of_a_claim_are_read_by_key_and_never_scanned(
+    grown: list[UUID], database: Database
+) -> None:
+    nodes = await explain(database, claim_due("w", 30, kinds=[KIND], most=10))
+    assert "Seq Scan" not in scans(nodes, "input")
+    assert "input_pkey" in {node.get("Index Name") for node in nodes}
+
+
+async def test_an_update_of_an_input_is_heap_only(platform: Platform, database: Database) -> None:
+    """No index stands on anything that settling changes."""
+    job_id = await platform.submit(200, chunk_size=100)
+    await platform.rows(
+        "UPDATE input SET status = 'SUCCEEDED', entry_id = NULL, attempts = 1, settled_at = now()"
+        " WHERE job_id = :id RETURNING ordinal",
+        id=job_id,
+    )
+    await platform.rows("SELECT pg_stat_force_next_flush()")
+    rows = await platform.rows(
+        "SELECT n_tup_upd, n_tup_hot_upd FROM pg_stat_user_tables WHERE relname = 'input'"
+    )
+    assert rows[0].n_tup_upd == 200
+    assert rows[0].n_tup_hot_upd == 200

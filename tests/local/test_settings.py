@@ -1,0 +1,103 @@
+"""Settings, ports, the env file and the record of processes."""
+
+import socket
+import subprocess
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from localstack import env_file
+from localstack.interruption import Interrupted, Interruption
+from localstack.ports import LOOPBACK, PortTakenError, choose_port, free_port
+from localstack.processes import Identity
+from localstack.settings import LocalSettings, SettingsError
+from localstack.state import State
+from localstack.together import both
+
+IDENTITY = Identity("consumer-1", 4_000_000, 1.5, ("python", "-m", "consumer"), "log")
+
+
+def test_what_make_gives_comes_before_the_environment() -> None:
+    environment = {"HAULAGE_LOCAL_PORT": "9000", "HAULAGE_LOCAL_CONSUMERS": "3", "HAULAGE_URL": "x"}
+    settings = LocalSettings.read(environment, {"port": "9001", "mode": "outbox"})
+    assert (settings.port, settings.consumers, settings.mode) == (9001, 3, "outbox")
+
+
+@pytest.mark.parametrize(
+    ("environment", "given", "complaint"),
+    [
+        ({"HAULAGE_LOCAL_PROT": "1"}, {}, "HAULAGE_LOCAL_PROT"),
+        ({}, {"mode": "sqs"}, "sqs-consumer, outbox"),
+        ({}, {"consumers": "-1"}, "CONSUMERS"),
+        ({}, {"port": "70000"}, "PORT"),
+        ({}, {"port": "٣"}, "PORT"),
+    ],
+)
+def test_a_setting_that_is_not_understood_is_named(
+    environment: dict[str, str], given: dict[str, str | None], complaint: str
+) -> None:
+    with pytest.raises(SettingsError, match=complaint):
+        LocalSettings.read(environment, given)
+
+
+def test_a_taken_port_is_an_error_only_when_it_was_asked_for() -> None:
+    with socket.socket() as other:
+        other.bind((LOOPBACK, 0))
+        other.listen()
+        port = other.getsockname()[1]
+        with pytest.raises(PortTakenError, match=str(port)):
+            choose_port("the API", port, 1, set())
+        assert choose_port("the API", None, port, set()) != port
+
+
+def test_no_port_is_promised_twice() -> None:
+    taken: set[int] = set()
+    port = free_port()
+    assert len({choose_port("one", None, port, taken) for _ in range(3)}) == 3
+
+
+def test_the_env_file_is_private_and_a_shell_reads_the_same(tmp_path: Path) -> None:
+    values = {"KEY": 'it\'s $HOME `x` "y"', "URL": "postgresql://a:b@127.0.0.1/c?d=e&f"}
+    path = tmp_path / "local" / "env"
+    env_file.write(path, {})
+    env_file.write(path, values)
+    assert path.stat().st_mode & 0o777 == 0o600
+    assert env_file.read(path) == values
+    script = f'. {path} && printf "%s\\n%s" "$KEY" "$URL"'
+    shell = subprocess.run(["sh", "-c", script], capture_output=True, text=True, check=True)
+    assert shell.stdout.split("\n") == list(values.values())
+
+
+def test_processes_are_recorded_once_by_name_and_read_back_the_same(tmp_path: Path) -> None:
+    state = State(tmp_path)
+    state.record(IDENTITY)
+    state.supervise()
+    newer = replace(IDENTITY, pid=4_000_001)
+    state.record(newer)
+    assert State(tmp_path).processes() == [newer]
+    assert State(tmp_path).supervisor() is None  # it is us
+    state.clear()
+    assert State(tmp_path).processes() == []
+
+
+def test_one_at_a_time_and_waiting_can_be_interrupted(tmp_path: Path) -> None:
+    impatient = Interruption()
+    impatient.request()
+    with (
+        State(tmp_path).alone(Interruption()),
+        pytest.raises(Interrupted),
+        State(tmp_path).alone(impatient),
+    ):
+        pytest.fail("two at a time")
+
+
+def test_when_one_of_two_fails_the_other_is_told_to_stop() -> None:
+    def fails(_: Interruption) -> None:
+        raise SettingsError("the reason")
+
+    def waits(interruption: Interruption) -> None:
+        interruption.pause(60)
+
+    with pytest.raises(SettingsError, match="the reason"):
+        both(waits, fails, Interruption())

@@ -1,0 +1,1 @@
+"""A kind from outside the tree, as docs/processors.md shows it."""
