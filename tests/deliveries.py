@@ -27,12 +27,12 @@ from infra.queue.sqs import SqsQueue
 from infra.settings import Settings
 from infra.wakeup import Listener
 from schema.lifecycle import EntryType
-from tests.conftest import Aws
+from localstack.init.resources import Access
 from tests.platform import KIND, KINDS
 
 
 @contextmanager
-def aws_environment(aws: Aws) -> Iterator[None]:
+def aws_environment(aws: Access) -> Iterator[None]:
     """Give botocore what it reads from the environment, and take it away again."""
     given = {
         "AWS_ENDPOINT_URL": aws.endpoint_url,
