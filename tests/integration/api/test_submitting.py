@@ -248,8 +248,12 @@ async def test_the_limit_holds_while_an_undeclared_body_streams_in(
 
 json_documents = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=20),
-    lambda inner: st.lists(inner, max_size=4)
-    | st.dictionaries(st.text(max_size=8) | st.sampled_from(["inputs", "kind"]), inner, max_size=5),
+    lambda inner: (
+        st.lists(inner, max_size=4)
+        | st.dictionaries(
+            st.text(max_size=8) | st.sampled_from(["inputs", "kind"]), inner, max_size=5
+        )
+    ),
     max_leaves=10,
 )
 

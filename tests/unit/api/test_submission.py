@@ -51,7 +51,11 @@ def test_the_kind_may_stand_before_or_behind_the_inputs(first: bool) -> None:
 def test_all_bad_fields_are_named_at_once() -> None:
     bad = refused(
         {
-            "inputs": [ABC, {**ABC, "effectiveDate": 20240230}, {**ABC, "indexKey": "../x", "y": 1}],
+            "inputs": [
+                ABC,
+                {**ABC, "effectiveDate": 20240230},
+                {**ABC, "indexKey": "../x", "y": 1},
+            ],
             "priority": 10,
             "surprise": 1,
             "policy": {"maxAttempts": 0},
@@ -75,7 +79,9 @@ def test_all_bad_fields_are_named_at_once() -> None:
 
 
 def test_an_input_that_cannot_be_stored_has_its_other_faults_named_too() -> None:
-    bad = refused('{"inputs":[{"indexKey":"a\\u0000","effectiveDate":20240230,"asofindicator":"C"}]}')
+    bad = refused(
+        '{"inputs":[{"indexKey":"a\\u0000","effectiveDate":20240230,"asofindicator":"C"}]}'
+    )
     assert set(bad) == {"/inputs/0/indexKey", "/inputs/0/effectiveDate"}
 
 
