@@ -188,7 +188,7 @@ class Input(BaseModel):
 
     ordinal: int
     status: InputStatus
-    input: dict[str, Any] = Field(description="The input as it was accepted")
+    input: JsonValue = Field(description="The input as it was accepted")
     s3Path: str | None
     reused: bool | None
     result: JsonValue

@@ -173,9 +173,8 @@ class Source:
             except _GivenTwice:
                 pass
             else:
-                if _is_deeper(decoded, depth):
-                    bad.add(pointer, f"is nested deeper than {depth} levels")
-                return decoded, end
+                if not _is_deeper(decoded, depth):
+                    return decoded, end
         decoded, end = _scan_leniently(self._text, start)
         return _examined(decoded, pointer, bad, depth, depth), end
 

@@ -118,9 +118,7 @@ def _data_content(row: Row[Any], kind: Kind | None) -> list[dict[str, Any]]:
     )
     content = []
     for body, state, s3_path, error_class, error_message in columns:
-        stored = json.loads(body)
-        # JSONB forgets the order of names; the kind knows it.
-        item = {name: stored[name] for name in names if name in stored} | stored
+        item = _in_order(json.loads(body), names)
         item["s3Path"] = s3_path
         if state != "SUCCEEDED":
             item["status"] = state
@@ -129,6 +127,13 @@ def _data_content(row: Row[Any], kind: Kind | None) -> list[dict[str, Any]]:
             item["error"] = error
         content.append(item)
     return content
+
+
+def _in_order(stored: Any, names: Iterable[str]) -> dict[str, Any]:  # noqa: ANN401 - any JSON
+    """Give an input's own fields as its kind orders them, which JSONB forgets."""
+    if not isinstance(stored, dict):
+        return {"input": stored}
+    return {name: stored[name] for name in names if name in stored} | stored
 
 
 def _error(error_class: str | None, message: str | None) -> dict[str, str | None] | None:

@@ -73,7 +73,9 @@ async def wait_until_available(
         reraise=True,
     )
     try:
-        await retrying(check)
+        async for attempt in retrying:
+            with attempt:
+                await check()
     except Unavailable:
         return False
     return True

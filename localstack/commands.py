@@ -4,7 +4,6 @@ import argparse
 import asyncio
 import os
 import shutil
-import signal
 import subprocess
 import sys
 import time
@@ -149,11 +148,10 @@ def _logs(stack: Stack) -> int:
     if not logs:
         print("No logs yet; `make up` or `make demo` makes some.")
         return 0
-    tail = ["tail", "-n", "20", "-F", *[_relative(str(log)) for log in logs]]
-    # It takes over this process: Ctrl-C is then its own to handle.
-    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
-        signal.signal(number, signal.SIG_DFL)
-    os.execvp("tail", tail)
+    # Ctrl-C ends tail; we only take a note of it.
+    follow = ["tail", "-n", "20", "-F", *[_relative(str(log)) for log in logs]]
+    subprocess.run(follow, check=False)
+    return 0
 
 
 def _psql(stack: Stack) -> int:

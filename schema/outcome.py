@@ -14,7 +14,9 @@ if TYPE_CHECKING:
 
 MESSAGE_LIMIT = 2_000
 _UNPRINTABLE = re.compile(r"[\x00-\x08\x0b-\x1f\x7f\ud800-\udfff]")
-_VARIABLE = re.compile(r"0x[0-9a-f]+|[0-9a-f]{8}-[0-9a-f-]{27}|\d+|'[^']*'|\"[^\"]*\"", re.IGNORECASE)
+_VARIABLE = re.compile(
+    r"0x[0-9a-f]+|[0-9a-f]{8}-[0-9a-f-]{27}|\d+|'[^']*'|\"[^\"]*\"", re.IGNORECASE
+)
 
 
 @dataclass(frozen=True, slots=True)

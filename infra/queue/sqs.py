@@ -69,7 +69,7 @@ class SqsQueue:
         self._unknown_kind_delay_seconds = unknown_kind_delay_seconds
         self._held: dict[int, Delivery] = {}
 
-    async def claim(self, most: int, stop: asyncio.Event) -> Sequence[Claim]:
+    async def claim(self, most: int, stop: asyncio.Event) -> Sequence[Claim]:  # noqa: ARG002 - an open poll is finished, never abandoned
         """Finish one long poll and claim what it brought, even when ``stop`` is set meanwhile."""
         deliveries = await self._receive(min(most, BATCH_LIMIT))
         if not deliveries:

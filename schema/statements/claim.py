@@ -143,9 +143,7 @@ ORDER BY o.available_at LIMIT 1
 
 def claim_due(worker: str, lease_seconds: float, *, kinds: Sequence[str], most: int) -> TextClause:
     """Claim up to ``most`` due entries of the given kinds, best first: one row a claim."""
-    return _DUE.bindparams(
-        worker=worker, lease_seconds=lease_seconds, kinds=list(kinds), most=most
-    )
+    return _DUE.bindparams(worker=worker, lease_seconds=lease_seconds, kinds=list(kinds), most=most)
 
 
 def claim_by_id(worker: str, lease_seconds: float, entry_ids: Sequence[int]) -> TextClause:

@@ -1,0 +1,61 @@
+import base64
+import datetime as dt
+from uuid import UUID
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from api.cursors import CursorOf
+from api.problems import Problem
+
+times = st.datetimes(timezones=st.just(dt.UTC))
+JOBS = CursorOf("jobs", ("owner", None))
+INPUTS = CursorOf("inputs", ("J20260110_000777", None))
+
+
+@given(times, st.uuids())
+def test_a_place_among_jobs_survives_the_round_trip(time: dt.datetime, job: UUID) -> None:
+    assert JOBS.job(JOBS.after_job(time, job)) == (time, job)
+
+
+@given(st.integers(0, 2**31 - 1))
+def test_a_place_among_inputs_survives_the_round_trip(ordinal: int) -> None:
+    assert INPUTS.ordinal(INPUTS.after_ordinal(ordinal)) == ordinal
+
+
+@given(st.text() | st.binary().map(lambda raw: base64.urlsafe_b64encode(raw).decode().rstrip("=")))
+def test_whatever_we_did_not_write_is_refused(cursor: str) -> None:
+    for read in (JOBS.job, INPUTS.ordinal):
+        with pytest.raises(Problem) as caught:
+            read(cursor)
+        assert caught.value.status == 400
+
+
+@given(times, st.uuids(), st.data())
+def test_a_cursor_with_one_character_changed_is_refused(
+    time: dt.datetime, job: UUID, data: st.DataObject
+) -> None:
+    cursor = JOBS.after_job(time, job)
+    at = data.draw(st.integers(0, len(cursor) - 1))
+    other = data.draw(st.characters(min_codepoint=33, max_codepoint=126))
+    changed = cursor[:at] + other + cursor[at + 1 :]
+    if changed != cursor:
+        with pytest.raises(Problem):
+            JOBS.job(changed)
+
+
+@pytest.mark.parametrize("change", ["{}!", "{}=", "{}A", " {}", "1", "", "{}\n"])
+def test_additions_to_a_cursor_are_refused(change: str) -> None:
+    cursor = INPUTS.after_ordinal(7)
+    with pytest.raises(Problem):
+        INPUTS.ordinal(change.format(cursor))
+
+
+def test_a_cursor_of_another_list_or_other_filters_is_refused() -> None:
+    cursor = INPUTS.after_ordinal(7)
+    for other in (CursorOf("inputs", ("J20260110_000778", None)), CursorOf("inputs", ("x", "DLQ"))):
+        with pytest.raises(Problem):
+            other.ordinal(cursor)
+    with pytest.raises(Problem):
+        JOBS.job(cursor)
