@@ -58,7 +58,9 @@ WITH target AS MATERIALIZED (
     + _TAKE
 )
 
-# A message proves that its entry was sent, even if the relay has not yet written it down.
+# A message proves that its entry was sent, even if the relay has not yet written it down. It may
+# be writing that down this very moment: wait for it. Passing over the locked row would take the
+# entry for settled and delete its only message.
 _BY_ID = sa.text(
     """
 WITH target AS MATERIALIZED (
@@ -68,7 +70,7 @@ WITH target AS MATERIALIZED (
     WHERE o.id = ANY(CAST(:entry_ids AS bigint[])) AND o.state IN ('PENDING', 'SENT')
       AND o.type = 'inputs' AND o.available_at <= now() AND j.status IN ('SUBMITTED', 'RUNNING')
     ORDER BY o.id
-    FOR UPDATE OF o SKIP LOCKED
+    FOR UPDATE OF o
 """
     + _TAKE
 )
