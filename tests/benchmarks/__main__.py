@@ -21,8 +21,10 @@ if TYPE_CHECKING:
 PARTS = ("submit", "drain", "latency", "export")
 
 
-async def measure(parts: list[str], *, rounds: int, quick: bool, folder: Path) -> str:
-    """Run the chosen parts and write what came of them; give the page."""
+async def measure(
+    parts: list[str], *, rounds: int, quick: bool
+) -> tuple[list[Table], dict[str, object]]:
+    """Run the chosen parts; give what came of them, and where it came about."""
     tables: list[Table] = []
     async with Stage() as stage:
         about = describe(stage.postgres_version)
@@ -40,11 +42,7 @@ async def measure(parts: list[str], *, rounds: int, quick: bool, folder: Path) -
                 case _:
                     files = 60 if quick else 300
                     tables.append(await export.contest(stage, rounds=rounds, files=files))
-    page = as_markdown(tables, about)
-    folder.mkdir(parents=True, exist_ok=True)
-    (folder / "benchmarks.json").write_text(as_json(tables, about))
-    (folder / "benchmarks.md").write_text(page)
-    return page
+    return tables, about
 
 
 def main() -> int:
@@ -61,7 +59,11 @@ def main() -> int:
     # A quick run says nothing that is worth keeping.
     folder = options.to or (CHECKOUT / (".local/benchmarks" if options.quick else "docs"))
     parts = options.only or list(PARTS)
-    page = uvloop.run(measure(parts, rounds=rounds, quick=options.quick, folder=folder))
+    tables, about = uvloop.run(measure(parts, rounds=rounds, quick=options.quick))
+    page = as_markdown(tables, about)
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / "benchmarks.json").write_text(as_json(tables, about))
+    (folder / "benchmarks.md").write_text(page)
     sys.stdout.write(page)
     say(f"Written to {folder}")
     return 0

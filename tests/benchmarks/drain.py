@@ -74,8 +74,10 @@ async def contest(stage: Stage, *, jobs: int, rounds: int) -> Table:
             baseline=_BASELINE,
             absent=absent,
             notes=[
-                f"{jobs} jobs of {JOB_INPUTS:,} inputs of about 60 bytes, 100 a chunk, timed from"
-                + " the commit that makes them visible until the last is settled.",
+                (
+                    f"{jobs} jobs of {JOB_INPUTS:,} inputs of about 60 bytes, 100 a chunk, timed"
+                    " from the commit that makes them visible until the last is settled."
+                ),
                 "Settings that differ from the defaults: "
                 + ", ".join(f"{name} = {value}" for name, value in SETTINGS.items())
                 + ".",

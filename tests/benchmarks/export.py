@@ -71,10 +71,14 @@ async def contest(stage: Stage, *, rounds: int, files: int) -> Table:
             rounds=rounds,
             baseline=_BASELINE,
             notes=[
-                f"{len(inputs)} files of one line a round, none reused. LocalStack takes the "
-                + "files, and bounds this: read the ratio, not the figure.",
-                f"The bare client puts objects of the same size, {_AT_ONCE} at once, and verifies "
-                + "nothing.",
+                (
+                    f"{len(inputs)} files of one line a round, none reused. LocalStack takes "
+                    "the files, and bounds this: read the ratio, not the figure."
+                ),
+                (
+                    f"The bare client puts objects of the same size, {_AT_ONCE} at once, and verifies "
+                    "nothing."
+                ),
             ],
         )
     finally:

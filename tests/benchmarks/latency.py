@@ -55,10 +55,14 @@ async def contest(stage: Stage, *, rounds: int, samples: int) -> Table:
             rounds=rounds,
             baseline=_BASELINE,
             notes=[
-                f"{samples} inputs a round, one every {INTERVAL_SECONDS * 1000:.0f} ms, smaller "
-                + "is better; default settings.",
-                "By the database's clock: from the transaction that stores the job to the one that "
-                + "settles the input. The answer to the request is timed at the client.",
+                (
+                    f"{samples} inputs a round, one every {INTERVAL_SECONDS * 1000:.0f} ms; less is "
+                    "better. Settings are the defaults."
+                ),
+                (
+                    "By the database's clock: from the transaction that stores the job to the one "
+                    "that settles the input. The answer to the request is timed at the client."
+                ),
                 "The bare loop's input is a row and a NOTIFY, without HTTP.",
             ],
         )

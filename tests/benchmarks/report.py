@@ -46,14 +46,12 @@ def as_json(tables: Sequence[Table], about: Mapping[str, object]) -> str:
 
 def as_markdown(tables: Sequence[Table], about: Mapping[str, object]) -> str:
     """Give the page."""
-    parts = [
-        "# Benchmarks",
-        "",
+    introduction = (
         f"Written by `{about['command']}` on {about['date']}. Figures are medians of rounds in"
         " which all lines of a table took turns; a ratio is the median of the ratios within the"
-        " rounds. Figures move with the machine, ratios much less.",
-        "",
-    ]
+        " rounds. Figures move with the machine, ratios much less."
+    )
+    parts = ["# Benchmarks", "", introduction, ""]
     for table in tables:
         parts += [f"## {table.title}", "", *_table(table), "", *(f"- {n}" for n in table.notes), ""]
     parts += ["## Where it ran", "", "| | |", "|---|---|"]
@@ -65,7 +63,7 @@ def as_markdown(tables: Sequence[Table], about: Mapping[str, object]) -> str:
 
 
 def _table(table: Table) -> list[str]:
-    names = ["", table.unit, "lowest–highest", "ratio", *table.cost_names]
+    names = ["", table.unit, "lowest to highest", "ratio", *table.cost_names]
     rows = [f"| {' | '.join(names)} |", f"|---|{'---:|' * (len(names) - 1)}"]
     for line in table.lines:
         if line.absent:
@@ -76,7 +74,7 @@ def _table(table: Table) -> list[str]:
         cells = [
             line.name,
             _number(line.median),
-            f"{_number(min(figures))}–{_number(max(figures))}",
+            f"{_number(min(figures))} to {_number(max(figures))}",
             "" if ratio is None else f"{ratio:.2f}",
             *(_number(line.cost(name)) for name in table.cost_names),
         ]

@@ -65,9 +65,10 @@ async def contests(stage: Stage, *, rounds: int, quick: bool) -> list[Table]:
     api = stage.run(place, "api")
     key = stage.api_key(place)
     rival_place = await stage.place("submit_copy", mode="outbox")
-    tables = []
-    for load in loads(quick=quick):
-        tables.append(await _contest(stage, load, rounds, place, api.pid, key, rival_place))
+    tables = [
+        await _contest(stage, load, rounds, place, api.pid, key, rival_place)
+        for load in loads(quick=quick)
+    ]
     stage.stop(place)
     return tables
 
