@@ -83,7 +83,7 @@ Outcome = Succeeded | Skipped | Missing | Refused | Failed | Lapsed
 class Backoff:
     """Exponential backoff with full jitter, in seconds."""
 
-    base_seconds: float = 2.0
+    base_seconds: float = 4.0
     cap_seconds: float = 900.0
 
     def delay(self, attempt: int, jitter: float) -> float:

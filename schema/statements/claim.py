@@ -58,9 +58,9 @@ WITH target AS MATERIALIZED (
     + _TAKE
 )
 
-# A message proves that its entry was sent, even if the relay has not yet written it down. It may
-# be writing that down this very moment: wait for it. Passing over the locked row would take the
-# entry for settled and delete its only message.
+# A message proves that its entry was sent, even if the relay has not yet written it down. Where
+# it is writing that down this moment, or another consumer claims, wait: what is skipped here
+# would look as if there were nothing left to do.
 _BY_ID = sa.text(
     """
 WITH target AS MATERIALIZED (

@@ -76,8 +76,8 @@ async def contest(stage: Stage, *, rounds: int, files: int) -> Table:
                     "the files, and bounds this: read the ratio, not the figure."
                 ),
                 (
-                    f"The bare client puts objects of the same size, {_AT_ONCE} at once, and verifies "
-                    "nothing."
+                    f"The bare client puts objects of the same size, {_AT_ONCE} at once, and "
+                    "verifies nothing."
                 ),
             ],
         )
