@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
 
 async def serve(settings: Settings, worker: str, stop: asyncio.Event) -> None:
-    """Consume until ``stop``, then drain; wait for neighbours that are away, not ready meanwhile."""
+    """Consume until ``stop``, then drain; wait for neighbours that are away, not ready then."""
     kinds = load_kinds(settings.kinds)
     health = Health(settings.liveness_timeout_seconds)
     async with AsyncExitStack() as stack:
@@ -97,9 +97,7 @@ async def _queue(
     )
 
 
-async def _storage(
-    settings: Settings, clients: Clients, stack: AsyncExitStack
-) -> Storage | None:
+async def _storage(settings: Settings, clients: Clients, stack: AsyncExitStack) -> Storage | None:
     """Give storage where a bucket is set; kinds that need one say so when they are loaded."""
     if settings.bucket is None:
         return None

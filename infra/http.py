@@ -94,7 +94,7 @@ async def serve_http(app: ASGIApp, *, host: str, port: int, stop: asyncio.Event)
         )
     except OSError as error:
         raise Misconfigured(f"cannot listen on {host}:{port}: {error.strerror}") from error
-    listener.setblocking(False)
+    listener.setblocking(False)  # noqa: FBT003 - the socket's own signature
     server = _Server(
         uvicorn.Config(
             app,
@@ -114,6 +114,6 @@ async def serve_http(app: ASGIApp, *, host: str, port: int, stop: asyncio.Event)
 
 
 async def serve_health(health: Health, *, host: str, port: int, stop: asyncio.Event) -> None:
-    """Serve ``/livez`` and ``/readyz`` on a port of their own until ``stop``; port 0 serves none."""
+    """Serve ``/livez`` and ``/readyz`` on their own port until ``stop``; port 0 serves none."""
     if port:
         await serve_http(Starlette(routes=health.routes()), host=host, port=port, stop=stop)

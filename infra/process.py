@@ -49,7 +49,8 @@ def run(name: str, serve: Serve) -> int:
     except Exception as error:  # the last line of defence: whatever ended the process is logged
         causes = _leaves(error)
         if all(isinstance(cause, Misconfigured) for cause in causes):
-            log.error("process.misconfigured", error="; ".join(map(str, causes)))
+            message = "; ".join(map(str, causes))
+            log.error("process.misconfigured", error=message)  # noqa: TRY400 - no traceback helps
             return EXIT_MISCONFIGURED
         log.exception("process.failed")
         return EXIT_FAILED

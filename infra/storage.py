@@ -35,7 +35,7 @@ log: structlog.stdlib.BoundLogger = structlog.get_logger(__name__)
 MOST_PARTS = 10_000
 _READ_BYTES = 256 * 1024
 _ABORT_SECONDS = 10.0
-_MISSING = 404
+_MISSING = ("404", "NoSuchKey", "NotFound")
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,8 +88,10 @@ class Storage:
                 size_bytes, etag = len(first), answer["ETag"]
             else:
                 upload_id = await self._begin(key, content_type, headers)
+                taken = [first]  # handed over, so that nobody here keeps it until the end
+                del first
                 try:
-                    size_bytes, etag = await self._multipart(key, upload_id, first, parts)
+                    size_bytes, etag = await self._multipart(key, upload_id, taken, parts)
                 except BaseException:
                     await self._abort(key, upload_id)
                     raise
@@ -102,7 +104,7 @@ class Storage:
             try:
                 answer = await self._client.head_object(Bucket=bucket, Key=key)
             except ClientError as error:
-                if error.response["ResponseMetadata"]["HTTPStatusCode"] == _MISSING:
+                if error.response.get("Error", {}).get("Code") in _MISSING:
                     return None
                 raise
         etag = answer["ETag"].strip('"')
@@ -158,11 +160,11 @@ class Storage:
             raise
 
     async def _multipart(
-        self, key: str, upload_id: str, first: bytes, parts: AsyncIterator[tuple[bytes, bool]]
+        self, key: str, upload_id: str, taken: list[bytes], parts: AsyncIterator[tuple[bytes, bool]]
     ) -> tuple[int, str]:
         done: list[CompletedPartTypeDef] = []
         size_bytes = 0
-        part, is_last = first, False
+        part, is_last = taken.pop(), False
         while True:
             number = len(done) + 1
             if number > MOST_PARTS:
@@ -176,6 +178,7 @@ class Storage:
             size_bytes += len(part)
             if is_last:
                 break
+            del part
             part, is_last = await anext(parts)
         completed = await self._client.complete_multipart_upload(
             Bucket=self._bucket, Key=key, UploadId=upload_id, MultipartUpload={"Parts": done}

@@ -47,9 +47,7 @@ class Listener:
             return
         waits = [asyncio.ensure_future(event.wait()) for event in (self._heard, stop)]
         try:
-            await asyncio.wait(
-                waits, timeout=timeout_seconds, return_when=asyncio.FIRST_COMPLETED
-            )
+            await asyncio.wait(waits, timeout=timeout_seconds, return_when=asyncio.FIRST_COMPLETED)
         finally:
             for wait in waits:
                 wait.cancel()

@@ -39,9 +39,11 @@ class Server:
 
     @property
     def major(self) -> int:
+        """The number that data folders depend on."""
         return int(self.version.split(".")[0])
 
     def program(self, name: str) -> str:
+        """The path of one of its programs."""
         return str(self.folder / name)
 
 

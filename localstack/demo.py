@@ -77,11 +77,12 @@ def table(finished: list[Finished]) -> str:
     for job, seconds in finished:
         counts = (job["done"], job["filesGenerated"], job["filesReused"])
         lines.append((job["jobId"], job["status"], *map(str, counts), f"{seconds:.2f}"))
+    counted = head[2:]
     widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
     return "\n".join(
         "  ".join(
-            cell.ljust(width) if column < 2 else cell.rjust(width)
-            for column, (cell, width) in enumerate(zip(line, widths, strict=True))
+            cell.rjust(width) if column in counted else cell.ljust(width)
+            for column, cell, width in zip(head, line, widths, strict=True)
         )
         for line in lines
     )

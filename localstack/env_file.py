@@ -27,8 +27,10 @@ def read(path: Path) -> dict[str, str]:
         return {}
     values = {}
     for line in lines:
-        words = shlex.split(line, comments=True)
-        if len(words) == 2 and words[0] == "export":
-            name, _, value = words[1].partition("=")
-            values[name] = value
+        match shlex.split(line, comments=True):
+            case ["export", assignment]:
+                name, _, value = assignment.partition("=")
+                values[name] = value
+            case _:
+                continue
     return values

@@ -25,6 +25,7 @@ class InstallError(Exception):
 
 
 def python_of(folder: Path) -> Path:
+    """The interpreter of an environment."""
     return folder / "bin" / "python"
 
 
@@ -114,6 +115,7 @@ def _short(folder: Path) -> str:
 
 
 def main(arguments: list[str]) -> int:
+    """Run the command."""
     folder, lock = (Path(argument) for argument in arguments)
     signal.signal(signal.SIGTERM, signal.default_int_handler)
     try:

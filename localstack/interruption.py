@@ -12,7 +12,7 @@ from types import FrameType
 _SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 
-class Interrupted(Exception):
+class Interrupted(Exception):  # noqa: N818 no error: somebody wished it
     """Somebody asked us to stop; what was started is still to be stopped by whoever catches it."""
 
 
@@ -24,7 +24,7 @@ class Interruption:
 
     def __init__(self, part_of: "Interruption | None" = None) -> None:
         self._reader, self._writer = os.pipe()
-        self._readers: list[int] = [self._reader, *(part_of._readers if part_of else [])]
+        self.readers: tuple[int, ...] = (self._reader, *(part_of.readers if part_of else ()))
         self._requests = 0
 
     def close(self) -> None:
@@ -43,6 +43,7 @@ class Interruption:
             signal.signal(number, signal.SIG_IGN)
 
     def request(self) -> None:
+        """What a signal does; callable from any thread."""
         self._requests += 1
         # Never drained, so that every present and later wait sees it. Not threading.Event: its
         # lock may be held by the very wait that the signal handler runs in.
@@ -55,7 +56,7 @@ class Interruption:
 
     def pause(self, seconds: float) -> None:
         """Waits; raises Interrupted as soon as a request is made."""
-        if select.select(self._readers, [], [], seconds)[0]:
+        if select.select(self.readers, [], [], seconds)[0]:
             raise Interrupted
 
     def _note(self, number: int, frame: FrameType | None) -> None:

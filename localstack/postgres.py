@@ -182,7 +182,7 @@ class Postgres:
     def _socket_folder(self) -> Path:
         folder = self._home / "sockets"
         if len(os.fsencode(folder / ".s.PGSQL.65535.lock")) > _SOCKET_PATH_BYTES:
-            folder = Path(tempfile.mkdtemp(prefix="haulage-", dir="/tmp"))  # noqa: S108 mkdtemp is safe there
+            folder = Path(tempfile.mkdtemp(prefix="haulage-", dir="/tmp"))
         folder.mkdir(exist_ok=True)
         folder.chmod(0o700)
         self._give(folder)
@@ -219,16 +219,15 @@ class Postgres:
         return identity
 
     def _end(self, identity: Identity) -> None:
-        lines = self._pid_file()
+        sockets = self._sockets_in_use()
         # SIGINT rolls sessions back and writes a checkpoint; SIGTERM would wait for clients.
         processes.stop([identity], grace_seconds=_STOP_SECONDS, number=signal.SIGINT)
-        if len(lines) > 4 and Path(lines[4]).parent != self._home:
-            shutil.rmtree(lines[4], ignore_errors=True)
+        if sockets and sockets.parent != self._home:
+            shutil.rmtree(sockets, ignore_errors=True)
 
     def _clear_stale_locks(self, interruption: Interruption) -> None:
         """Removes what a killed server left, which PostgreSQL itself does only for a free pid."""
-        lines = self._pid_file()
-        if not lines:
+        if not self._pid_file():
             return
         # Backends of a killed postmaster end by themselves, but until then the data are theirs.
         processes.wait_until(
@@ -238,10 +237,14 @@ class Postgres:
             interruption=interruption,
             timeout_seconds=_STOP_SECONDS,
         )
+        sockets = self._sockets_in_use()
+        for socket in sockets.glob(".s.PGSQL.*") if sockets else ():
+            socket.unlink(missing_ok=True)
         (self._data / "postmaster.pid").unlink(missing_ok=True)
-        if len(lines) > 4 and lines[4]:
-            for socket in Path(lines[4]).glob(f".s.PGSQL.{lines[3]}*"):
-                socket.unlink(missing_ok=True)
+
+    def _sockets_in_use(self) -> Path | None:
+        folder = "".join(self._pid_file()[4:5])
+        return Path(folder) if folder else None
 
     def _backends_left(self) -> bool:
         for process in psutil.process_iter(["cwd"]):

@@ -48,6 +48,7 @@ class Identity:
 
     @property
     def is_alive(self) -> bool:
+        """True while this very process runs."""
         return self._process() is not None
 
     def send(self, number: signal.Signals) -> None:
@@ -174,7 +175,9 @@ def run(
                     to_send = None
                 interruption.check()
                 if time.monotonic() > deadline:
-                    raise ProcessError(f"{name} did not end within {timeout_seconds:g} s.")
+                    raise ProcessError(  # noqa: TRY301 the handler below ends the process
+                        f"{name} did not end within {timeout_seconds:g} s."
+                    )
         except BaseException:
             os.killpg(child.pid, signal.SIGKILL)
             raise

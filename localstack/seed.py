@@ -5,7 +5,7 @@
 
 import asyncio
 import csv
-import datetime
+import datetime as dt
 import os
 import sys
 from decimal import Decimal
@@ -29,7 +29,7 @@ class Price(NamedTuple):
     """One row of the sample: a symbol's adjusted closing price of a month."""
 
     symbol: str
-    day: datetime.date
+    day: dt.date
     price: Decimal
 
 
@@ -39,7 +39,7 @@ def read_prices() -> list[Price]:
         return [
             Price(
                 row["symbol"],
-                datetime.datetime.strptime(f"{row['date']} +0000", "%b %d %Y %z").date(),
+                dt.datetime.strptime(f"{row['date']} +0000", "%b %d %Y %z").date(),
                 Decimal(row["price"]),
             )
             for row in csv.DictReader(rows)

@@ -14,7 +14,9 @@ if TYPE_CHECKING:
 
 MESSAGE_LIMIT = 2_000
 _UNPRINTABLE = re.compile(r"[\x00-\x08\x0b-\x1f\x7f\ud800-\udfff]")
-_VARIABLE = re.compile(r"0x[0-9a-f]+|[0-9a-f]{8}-[0-9a-f-]{27}|\d+|'[^']*'|\"[^\"]*\"", re.IGNORECASE)
+_VARIABLE = re.compile(
+    r"0x[0-9a-f]+|[0-9a-f]{8}-[0-9a-f-]{27}|\d+|'[^']*'|\"[^\"]*\"", re.IGNORECASE
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,7 +83,7 @@ Outcome = Succeeded | Skipped | Missing | Refused | Failed | Lapsed
 class Backoff:
     """Exponential backoff with full jitter, in seconds."""
 
-    base_seconds: float = 2.0
+    base_seconds: float = 4.0
     cap_seconds: float = 900.0
 
     def delay(self, attempt: int, jitter: float) -> float:

@@ -26,8 +26,8 @@ from infra.queue.sending import SqsSender
 from infra.queue.sqs import SqsQueue
 from infra.settings import Settings
 from infra.wakeup import Listener
-from schema.lifecycle import EntryType
 from localstack.init.resources import Access
+from schema.lifecycle import EntryType
 from tests.platform import KIND, KINDS
 
 

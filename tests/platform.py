@@ -105,9 +105,7 @@ class Platform:
     async def entries(self, job_id: UUID) -> Sequence[Row[Any]]:
         return await self.rows("SELECT * FROM outbox WHERE job_id = :id ORDER BY id", id=job_id)
 
-    async def until(
-        self, job_id: UUID, *statuses: str, timeout_seconds: float = 30
-    ) -> Row[Any]:
+    async def until(self, job_id: UUID, *statuses: str, timeout_seconds: float = 30) -> Row[Any]:
         """Wait until the job has one of the statuses; fail with its state after the timeout."""
 
         async def reached() -> bool:

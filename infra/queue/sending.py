@@ -36,9 +36,7 @@ class Outgoing:
 
     def without_trace(self) -> Outgoing:
         """Give the message with its correlation id alone: the trace goes before the message."""
-        kept = {
-            name: value for name, value in self.attributes.items() if name == "correlation_id"
-        }
+        kept = {name: value for name, value in self.attributes.items() if name == "correlation_id"}
         return Outgoing(self.entry_id, self.body, kept, self.group)
 
 

@@ -34,7 +34,7 @@ class Resources(NamedTuple):
     events_queue_url: str | None
 
 
-def client(service: str, where: Access) -> Any:
+def client(service: str, where: Access) -> Any:  # noqa: ANN401 made by botocore at run time
     """A botocore client for one service."""
     return botocore.session.Session().create_client(
         service,

@@ -58,7 +58,9 @@ WITH target AS MATERIALIZED (
     + _TAKE
 )
 
-# A message proves that its entry was sent, even if the relay has not yet written it down.
+# A message proves that its entry was sent, even if the relay has not yet written it down. Where
+# it is writing that down this moment, or another consumer claims, wait: what is skipped here
+# would look as if there were nothing left to do.
 _BY_ID = sa.text(
     """
 WITH target AS MATERIALIZED (
@@ -68,7 +70,7 @@ WITH target AS MATERIALIZED (
     WHERE o.id = ANY(CAST(:entry_ids AS bigint[])) AND o.state IN ('PENDING', 'SENT')
       AND o.type = 'inputs' AND o.available_at <= now() AND j.status IN ('SUBMITTED', 'RUNNING')
     ORDER BY o.id
-    FOR UPDATE OF o SKIP LOCKED
+    FOR UPDATE OF o
 """
     + _TAKE
 )
@@ -143,9 +145,7 @@ ORDER BY o.available_at LIMIT 1
 
 def claim_due(worker: str, lease_seconds: float, *, kinds: Sequence[str], most: int) -> TextClause:
     """Claim up to ``most`` due entries of the given kinds, best first: one row a claim."""
-    return _DUE.bindparams(
-        worker=worker, lease_seconds=lease_seconds, kinds=list(kinds), most=most
-    )
+    return _DUE.bindparams(worker=worker, lease_seconds=lease_seconds, kinds=list(kinds), most=most)
 
 
 def claim_by_id(worker: str, lease_seconds: float, entry_ids: Sequence[int]) -> TextClause:

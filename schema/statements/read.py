@@ -75,7 +75,7 @@ _NEWEST = "ORDER BY requested_at DESC, id DESC LIMIT CAST(:window AS integer)"
 _SEEN = "id, requested_at, status, kind, owner_id"
 
 # One way of scanning for each index: what remains is filtered within the window.
-# ruff: noqa: S608 - put together from constants, here and nowhere else
+
 _SCANS = {
     "all": f"SELECT {_SEEN} FROM job WHERE {_PLACE} {_NEWEST}",
     "owner": f"SELECT {_SEEN} FROM job WHERE owner_id = CAST(:owner_id AS uuid) AND {_PLACE}"

@@ -1,4 +1,4 @@
-"""Statements of the maintenance services: recount jobs whose work is over, keep foreign messages."""
+"""Statements of the maintenance services: recount idle jobs, keep foreign messages."""
 
 from __future__ import annotations
 

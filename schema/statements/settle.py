@@ -160,9 +160,9 @@ def settle_inputs(
 ) -> TextClause:
     """Write outcomes of inputs whose entries these epochs hold; one row (entry_id, ordinal) each.
 
-    ``outcomes`` has one list a column: entry_ids, epochs, ordinals, statuses, attempts, next_entry_ids
-    (null unless the input goes on), results (JSON text), reused, elapsed_ms, error_classes,
-    error_messages. What does not come back was not accepted: the lease was lost.
+    ``outcomes`` has one list a column: entry_ids, epochs, ordinals, statuses, attempts,
+    next_entry_ids (null unless the input goes on), results (JSON text), reused, elapsed_ms,
+    error_classes, error_messages. What does not come back was not accepted: the lease was lost.
     """
     return _SETTLE.bindparams(**outcomes, held_ids=list(held_ids), held_epochs=list(held_epochs))
 

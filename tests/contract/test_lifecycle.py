@@ -27,7 +27,8 @@ LITERAL = re.compile(r"'([A-Za-z_]+)'::text")
 async def literals(database: Database, constraint: str) -> set[str]:
     rows = await database.fetch(
         text(
-            "SELECT pg_get_constraintdef(oid) AS definition FROM pg_constraint WHERE conname = :name"
+            "SELECT pg_get_constraintdef(oid) AS definition FROM pg_constraint"
+            " WHERE conname = :name"
         ).bindparams(name=constraint)
     )
     return set(LITERAL.findall(rows[0].definition))

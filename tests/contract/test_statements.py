@@ -8,6 +8,7 @@ from uuid import UUID
 
 import pytest
 from sqlalchemy import ClauseElement, text
+from sqlalchemy.sql.compiler import SQLCompiler
 from sqlalchemy.sql.elements import TextClause
 
 import schema.statements
@@ -46,6 +47,7 @@ async def test_every_statement_can_be_prepared(
 async def explain(database: Database, statement: ClauseElement) -> list[dict[str, Any]]:
     """Give all nodes of the plan that Postgres chooses with statistics in place."""
     compiled = statement.compile(dialect=database._engine.dialect)
+    assert isinstance(compiled, SQLCompiler)
     nodes: list[dict[str, Any]] = []
 
     async def unit(connection: Any) -> None:

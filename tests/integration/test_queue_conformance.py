@@ -3,6 +3,8 @@
 import asyncio
 from collections import Counter
 
+import asyncpg
+
 from infra.queue.protocol import Claim, ClaimedInput
 from schema.outcome import Failed, Outcome, Succeeded
 from tests.deliveries import Delivery
@@ -51,6 +53,34 @@ async def test_a_claim_that_was_delivered_twice_runs_once(
     assert (entry.locked_by, entry.epoch) == ("w1", 1)
 
 
+async def test_a_message_that_overtakes_the_relays_own_note_is_claimed_and_not_dropped(
+    delivery: Delivery, platform: Platform, database_url: str
+) -> None:
+    """The relay has sent an entry and is writing that down while its message is received."""
+    job_id = await platform.submit(2)
+    await delivery.deliver()
+    connection = await asyncpg.connect(database_url)
+    transaction = connection.transaction()
+    await transaction.start()
+    await connection.execute("UPDATE outbox SET relay_attempts = 0")
+    async with delivery.consuming(Recorder()):
+        await eventually(lambda: waits_for_a_lock_or_polls(platform))
+        await transaction.commit()
+        delivery.listener.wake()
+        assert (await platform.until(job_id, "COMPLETED")).succeeded == 2
+    await connection.close()
+
+
+async def waits_for_a_lock_or_polls(platform: Platform) -> bool:
+    """The consumer met the locked row: it waits for it, or passed over it and polls again."""
+    rows = await platform.rows(
+        "SELECT wait_event_type, query FROM pg_stat_activity"
+        " WHERE datname = current_database() AND query LIKE '%claimed AS%'"
+        " AND pid <> pg_backend_pid()"
+    )
+    return bool(rows)
+
+
 async def test_failures_are_retried_until_they_succeed_or_die(
     delivery: Delivery, platform: Platform
 ) -> None:
@@ -89,7 +119,7 @@ async def test_work_that_ended_during_the_drain_is_committed_and_the_rest_given_
         await gate.wait()
         return Succeeded()
 
-    recorder = Recorder(lambda claim, input_: slow(claim, input_))
+    recorder = Recorder(slow)
     job_id = await platform.submit(10)
     async with delivery.dispatching():
         async with delivery.consuming(recorder, concurrency=3) as stop:
@@ -100,7 +130,9 @@ async def test_work_that_ended_during_the_drain_is_committed_and_the_rest_given_
         assert (await platform.statuses(job_id)) == {"SUCCEEDED": 3, "PENDING": 7}
         entries = await platform.rows("SELECT locked_by FROM outbox")
         assert [entry.locked_by for entry in entries] in ([None], [])
-        attempts = await platform.rows("SELECT sum(attempts) AS n FROM input WHERE status <> 'SUCCEEDED'")
+        attempts = await platform.rows(
+            "SELECT sum(attempts) AS n FROM input WHERE status <> 'SUCCEEDED'"
+        )
         assert attempts[0].n == 0
         async with delivery.consuming(Recorder(), worker="next"):
             await platform.until(job_id, "COMPLETED")
@@ -114,7 +146,7 @@ async def test_work_still_running_when_the_drain_is_over_is_interrupted_and_give
         await asyncio.Event().wait()
         return Succeeded()
 
-    recorder = Recorder(lambda claim, input_: endless(claim, input_))
+    recorder = Recorder(endless)
     job_id = await platform.submit(4)
     async with delivery.dispatching():
         async with delivery.consuming(recorder, concurrency=2, drain_seconds=0.05) as stop:
@@ -136,9 +168,7 @@ async def test_a_vanished_worker_costs_one_attempt_and_its_inputs_return_one_by_
     await delivery.deliver()
     vanished = delivery.queue("vanished")
     (claim,) = await vanished.claim(10, asyncio.Event())
-    await platform.rows(
-        "UPDATE outbox SET locked_until = now() - interval '1 second' RETURNING id"
-    )
+    await platform.rows("UPDATE outbox SET locked_until = now() - interval '1 second' RETURNING id")
     for service in delivery.services():
         await service.once()
     entries = await platform.entries(job_id)
@@ -174,7 +204,7 @@ async def test_an_input_that_kills_its_worker_each_time_dies_alone(
             await asyncio.Event().wait()
             return Succeeded()
 
-        recorder = Recorder(lambda claim, input_: killer(claim, input_))
+        recorder = Recorder(killer)
         async with delivery.consuming(recorder, concurrency=1, lease_seconds=0.6):
             delivery.listener.wake()
             job = await platform.until(job_id, "FAILED")
@@ -222,7 +252,7 @@ async def test_a_database_error_while_settling_is_retried_and_counted_once(
                     "SELECT pg_terminate_backend(pid) FROM pg_stat_activity"
                     " WHERE datname = current_database() AND pid <> pg_backend_pid()"
                 )
-            return (await platform.job(job_id)).status == "COMPLETED"
+            return str((await platform.job(job_id)).status) == "COMPLETED"
 
         async def survives() -> bool:
             try:

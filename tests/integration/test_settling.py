@@ -13,7 +13,9 @@ from schema.statements.claim import claim_by_id, claim_due, release_entries, tak
 from tests.platform import KIND, Platform
 
 
-async def claim_all(database: Database, *, lease_seconds: float = 30, most: int = 100) -> list[Claim]:
+async def claim_all(
+    database: Database, *, lease_seconds: float = 30, most: int = 100
+) -> list[Claim]:
     rows = await database.fetch(claim_due("worker", lease_seconds, kinds=[KIND], most=most))
     return [Claim.from_row(row) for row in rows]
 
@@ -118,7 +120,9 @@ async def test_a_refused_input_dies_at_once_with_reason_and_fingerprint(
 ) -> None:
     await platform.submit(["a", "b"])
     (claim,) = await claim_all(database)
-    await settle_as(database, claim, Refused("Bad", "row 17 of 'x'"), Refused("Bad", "row 4 of 'y'"))
+    await settle_as(
+        database, claim, Refused("Bad", "row 17 of 'x'"), Refused("Bad", "row 4 of 'y'")
+    )
     letters = await platform.rows("SELECT error_message, fingerprint FROM dead_letter")
     assert len(letters) == 2
     assert len({letter.fingerprint for letter in letters}) == 1
@@ -218,7 +222,9 @@ async def test_a_claim_raises_the_epoch_and_only_one_of_two_claimers_wins(
     assert (await platform.job(job_id)).status == "RUNNING"
 
 
-async def test_released_work_is_due_again_at_no_cost(platform: Platform, database: Database) -> None:
+async def test_released_work_is_due_again_at_no_cost(
+    platform: Platform, database: Database
+) -> None:
     job_id = await platform.submit(2)
     (claim,) = await claim_all(database)
     assert await database.fetch(release_entries([claim.entry_id], [claim.epoch], 0))

@@ -1,4 +1,4 @@
-"""Squares numbers, many at once: ``HAULAGE_KINDS=tests.plugin_example.square:SQUARE``."""
+"""Squares numbers, many at once: HAULAGE_KINDS=tests.plugin_example.square:SQUARE."""
 
 from collections.abc import Sequence
 

@@ -1,4 +1,4 @@
-"""Counts words, one input at a time: ``HAULAGE_KINDS=tests.plugin_example.word_count:WORD_COUNT``."""
+"""Counts words, one input at a time: HAULAGE_KINDS=tests.plugin_example.word_count:WORD_COUNT."""
 
 from pydantic import Field
 

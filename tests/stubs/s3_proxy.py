@@ -60,17 +60,20 @@ class S3Proxy:
         async with (
             aiohttp.ClientSession(auto_decompress=False) as session,
             session.request(
-                request.method, self.target + request.path_qs, headers=headers, data=io.BytesIO(body)
+                request.method,
+                self.target + request.path_qs,
+                headers=headers,
+                data=io.BytesIO(body),
             ) as answer,
         ):
             answer_headers = {
                 name: value for name, value in answer.headers.items() if name.lower() not in _HOP
             }
             response = web.StreamResponse(status=answer.status, headers=answer_headers)
+            content = await answer.read()
             if request.method == "HEAD":
                 response.content_length = int(answer.headers.get("Content-Length", 0))
             else:
-                content = await answer.read()
                 response.content_length = len(content)
             await response.prepare(request)
             if request.method != "HEAD":

@@ -30,8 +30,16 @@ def test_other_text_is_left_alone(text: str) -> None:
 
 
 def test_numbers_are_left_alone() -> None:
-    row = (-1, Decimal("-12.50"), Decimal("1E+3"), -0.5, True, Decimal("-Infinity"))
-    assert encode([row]) == b"-1,-12.50,1000,-0.5,true,-Infinity\r\n"
+    row = (
+        -1,
+        Decimal("-12.50"),
+        Decimal("1E+3"),
+        Decimal("1E-8"),
+        -0.5,
+        True,
+        Decimal("-Infinity"),
+    )
+    assert encode([row]) == b"-1,-12.50,1000,0.00000001,-0.5,true,-Infinity\r\n"
 
 
 def test_a_column_name_that_would_be_a_formula_is_made_inert() -> None:
@@ -50,9 +58,7 @@ def test_what_csv_has_no_type_for_is_text_and_as_inert() -> None:
 
 
 def test_separators_quotes_and_line_breaks_are_quoted_as_rfc_4180_says() -> None:
-    assert encode([("a,b", 'say "x"', "two\r\nlines")]) == (
-        b'"a,b","say ""x""","two\r\nlines"\r\n'
-    )
+    assert encode([("a,b", 'say "x"', "two\r\nlines")]) == (b'"a,b","say ""x""","two\r\nlines"\r\n')
 
 
 @given(st.lists(st.tuples(TEXT, TEXT), max_size=5))

@@ -16,7 +16,21 @@ def test_a_key_of_validated_parts_is_accepted() -> None:
 
 @pytest.mark.parametrize(
     "key",
-    ["", "/a", "a/", "a//b", "../a", "a/../b", "a/.", "a b", "a\n", "ä", "a%2e", "a\\b", "a" * 1025],
+    [
+        "",
+        "/a",
+        "a/",
+        "a//b",
+        "../a",
+        "a/../b",
+        "a/.",
+        "a b",
+        "a\n",
+        "ä",
+        "a%2e",
+        "a\\b",
+        "a" * 1025,
+    ],
 )
 def test_a_key_that_is_not_plain_is_refused(key: str) -> None:
     with pytest.raises(InvalidInput):

@@ -147,7 +147,7 @@ NOT_CALLABLE = 1
 async def test_what_is_no_processor_keeps_the_consumer_from_starting(
     resources: Resources, reference: str, reason: str
 ) -> None:
-    with pytest.raises(Misconfigured, match=f"kind 'made-here'.*{reason}"):
+    with pytest.raises(Misconfigured, match=rf"kind 'made-here'.*{reason}"):
         async with runners_of(resources, here(reference)):
             pass
 
@@ -155,7 +155,7 @@ async def test_what_is_no_processor_keeps_the_consumer_from_starting(
 async def test_exports_without_a_bucket_keep_the_consumer_from_starting(
     resources: Resources,
 ) -> None:
-    with pytest.raises(Misconfigured, match="kind 'export'.*set HAULAGE_BUCKET"):
+    with pytest.raises(Misconfigured, match=r"kind 'export'.*set HAULAGE_BUCKET"):
         async with runners_of(resources, EXPORT):
             pass
 

@@ -34,10 +34,13 @@ from schema.outcome import Failed, Missing, Outcome, Refused, Skipped
         (ZeroDivisionError("by zero"), Failed("ZeroDivisionError", "by zero")),
         (TimeoutError(), Failed("TimeoutError", "(no message)")),
         (ExceptionGroup("g", [NotFound("no rows")]), Missing("no rows")),
-        (ExceptionGroup("g", [Skip("a"), Skip("b")]), Failed("ExceptionGroup", "g (2 sub-exceptions)")),
-        (OSError("GET https://u:p@h/x: a\x00b"), Failed("OSError", "GET https://***@h/x: a\ufffdb")),
+        (
+            ExceptionGroup("g", [Skip("a"), Skip("b")]),
+            Failed("ExceptionGroup", "g (2 sub-exceptions)"),
+        ),
+        (OSError("https://u:p@h/x: a\x00b"), Failed("OSError", "https://***@h/x: a\ufffdb")),
     ],
-)  # fmt: skip
+)
 def test_the_outcome_of(error: Exception, outcome: Outcome) -> None:
     assert outcome_of(error) == outcome
 

@@ -44,7 +44,8 @@ CREATE TABLE job (
     status text NOT NULL CONSTRAINT job_status CHECK (status IN (
         'SUBMITTED', 'RUNNING', 'PAUSED', 'COMPLETED', 'FAILED', 'CANCELLED', 'EXPIRED')),
     priority smallint NOT NULL DEFAULT 5 CONSTRAINT job_priority CHECK (priority BETWEEN 0 AND 9),
-    max_attempts smallint NOT NULL CONSTRAINT job_max_attempts CHECK (max_attempts BETWEEN 1 AND 100),
+    max_attempts smallint NOT NULL
+        CONSTRAINT job_max_attempts CHECK (max_attempts BETWEEN 1 AND 100),
     fail_fast boolean NOT NULL DEFAULT false,
     options jsonb NOT NULL DEFAULT '{{}}',
     metadata jsonb NOT NULL DEFAULT '{{}}',
@@ -225,8 +226,7 @@ _INDEXES = (
     "CREATE INDEX outbox_lease ON outbox (locked_until) WHERE state = 'CLAIMED'",
     "CREATE INDEX outbox_sent ON outbox (sent_at) WHERE state = 'SENT'",
     "CREATE INDEX outbox_job ON outbox (job_id, first_ordinal)",
-    "CREATE INDEX dead_letter_owner_recent"
-    " ON dead_letter (owner_id, died_at, job_id, ordinal)",
+    "CREATE INDEX dead_letter_owner_recent ON dead_letter (owner_id, died_at, job_id, ordinal)",
     "CREATE INDEX dead_letter_fingerprint ON dead_letter (owner_id, fingerprint)",
 )
 

@@ -1,6 +1,6 @@
 """A bucket of its own for each test, reached directly or through a proxy that can fail."""
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterator
 from uuid import uuid4
 
 import pytest
@@ -9,7 +9,8 @@ from types_aiobotocore_s3 import S3Client
 from infra.clients import Clients
 from infra.settings import Settings
 from infra.storage import Storage
-from tests.conftest import Aws
+from localstack.init.resources import Access
+from tests.deliveries import aws_environment
 from tests.platform import settings_for
 from tests.stubs.s3_proxy import S3Proxy, s3_proxy
 
@@ -17,12 +18,9 @@ PART_BYTES = 5 * 1024 * 1024
 
 
 @pytest.fixture
-def aws_environment(aws: Aws, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("AWS_ENDPOINT_URL", aws.endpoint_url)
-    monkeypatch.setenv("AWS_DEFAULT_REGION", aws.region)
-    monkeypatch.setenv("AWS_ACCESS_KEY_ID", aws.access_key_id)
-    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", aws.secret_access_key)
-    monkeypatch.delenv("AWS_PROFILE", raising=False)
+def reaching_aws(aws: Access) -> Iterator[None]:
+    with aws_environment(aws):
+        yield
 
 
 @pytest.fixture
@@ -36,7 +34,7 @@ def settings(database_url: str) -> Settings:
 
 
 @pytest.fixture
-async def s3(aws_environment: None, settings: Settings) -> AsyncIterator[S3Client]:
+async def s3(reaching_aws: None, settings: Settings) -> AsyncIterator[S3Client]:
     assert settings.bucket is not None
     async with Clients(settings).s3() as client:
         await client.create_bucket(Bucket=settings.bucket)
@@ -49,7 +47,7 @@ def storage(s3: S3Client, settings: Settings) -> Storage:
 
 
 @pytest.fixture
-async def proxy(s3: S3Client, aws: Aws) -> AsyncIterator[S3Proxy]:
+async def proxy(s3: S3Client, aws: Access) -> AsyncIterator[S3Proxy]:
     async with s3_proxy(aws.endpoint_url) as proxy:
         yield proxy
 

@@ -8,7 +8,9 @@ from infra.settings import Settings
 from schema.errors import Misconfigured, Unavailable
 from tests.platform import settings_for
 
-PARAMETERS = "CAST(:index_key AS text), CAST(:effective_date AS date), CAST(:asof_indicator AS text)"
+PARAMETERS = (
+    "CAST(:index_key AS text), CAST(:effective_date AS date), CAST(:asof_indicator AS text)"
+)
 
 
 async def check(settings: Settings, sql: str | None) -> None:
@@ -20,7 +22,13 @@ async def check(settings: Settings, sql: str | None) -> None:
 
 
 @pytest.mark.parametrize(
-    "sql", [None, DEFAULT_SQL, f"SELECT {PARAMETERS};", f"  WITH a AS (SELECT {PARAMETERS}) TABLE a"]
+    "sql",
+    [
+        None,
+        DEFAULT_SQL,
+        f"SELECT {PARAMETERS};",
+        f"  WITH a AS (SELECT {PARAMETERS}) TABLE a -- all",
+    ],
 )
 async def test_a_query_that_can_run_is_accepted(database_url: str, sql: str | None) -> None:
     await check(settings_for(database_url), sql)
@@ -33,7 +41,7 @@ async def test_a_query_that_can_run_is_accepted(database_url: str, sql: str | No
         (f"SELECT {PARAMETERS}, :more", "must have the parameters"),
         (f"SELECT {PARAMETERS} FROM nowhere", 'cannot run: .*relation "nowhere" does not exist'),
         (f"SELEC {PARAMETERS}", "cannot run: .*syntax error"),
-        (f"SELECT {PARAMETERS}; SELECT 1", "cannot run: .*multiple commands"),
+        (f"SELECT {PARAMETERS}; SELECT 1", "cannot run: .*syntax error"),
         (f"DROP TABLE job; SELECT {PARAMETERS}", "cannot run"),
         ("SELECT :index_key + 1, :effective_date, :asof_indicator", "cannot run"),
     ],
@@ -41,7 +49,7 @@ async def test_a_query_that_can_run_is_accepted(database_url: str, sql: str | No
 async def test_a_query_that_can_never_run_is_a_misconfiguration(
     database_url: str, sql: str, reason: str
 ) -> None:
-    with pytest.raises(Misconfigured, match=f"HAULAGE_EXPORT_SQL {reason}"):
+    with pytest.raises(Misconfigured, match=rf"HAULAGE_EXPORT_SQL {reason}"):
         await check(settings_for(database_url), sql)
 
 
@@ -56,5 +64,5 @@ async def test_of_a_source_that_is_away_nothing_can_be_said(
 async def test_a_query_cannot_write(database_url: str, database: Database) -> None:
     sql = f"WITH gone AS (DELETE FROM owner RETURNING id) SELECT {PARAMETERS}"
     settings = settings_for(database_url, export_sql=sql)
-    with pytest.raises(Misconfigured, match="cannot run: .*read-only transaction"):
+    with pytest.raises(Misconfigured, match=r"cannot run: .*data-modifying"):
         await check(settings, sql)

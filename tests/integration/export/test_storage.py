@@ -28,9 +28,7 @@ async def chunks(size_bytes: int) -> AsyncIterator[bytes]:
 
 
 async def write(storage: Storage, size_bytes: int, key: str = KEY, **metadata: str) -> StoredObject:
-    return await storage.write(
-        key, chunks(size_bytes), content_type="text/csv", metadata=metadata
-    )
+    return await storage.write(key, chunks(size_bytes), content_type="text/csv", metadata=metadata)
 
 
 async def open_uploads(s3: S3Client, settings: Settings) -> int:
@@ -42,7 +40,7 @@ async def open_uploads(s3: S3Client, settings: Settings) -> int:
 async def objects(s3: S3Client, settings: Settings) -> list[str]:
     assert settings.bucket is not None
     answer = await s3.list_objects_v2(Bucket=settings.bucket)
-    return [found["Key"] for found in answer.get("Contents", [])]
+    return [found.get("Key", "") for found in answer.get("Contents", [])]
 
 
 @pytest.mark.parametrize("size_bytes", [0, 1, 100_000, PART_BYTES])
@@ -131,7 +129,7 @@ async def test_an_upload_cancelled_before_its_id_is_known_leaves_nothing_behind(
 
 async def test_a_truncated_object_is_detected(proxied: Storage, proxy: S3Proxy) -> None:
     proxy.truncate = puts
-    with pytest.raises(Fault, match="was not stored whole: sent 1000 bytes, .* found 500 bytes"):
+    with pytest.raises(Fault, match=r"was not stored whole: sent 1000 bytes, .* found 500 bytes"):
         await write(proxied, 1_000)
 
 

@@ -134,6 +134,7 @@ class Connection(asyncio.Protocol):
         reason = _REASONS.get(status, "Error")
         head = (
             f"HTTP/1.1 {status} {reason}\r\nContent-Type: application/x-amz-json-1.0\r\n"
-            f"x-amzn-RequestId: {next(_request_numbers):032x}\r\n{more}Content-Length: {len(data)}\r\n\r\n"
+            f"x-amzn-RequestId: {next(_request_numbers):032x}\r\n"
+            f"{more}Content-Length: {len(data)}\r\n\r\n"
         )
         self._transport.write(head.encode("latin-1") + data)
