@@ -94,7 +94,7 @@ def test_more_faults_than_fit_are_counted() -> None:
 
 
 def test_reading_ends_after_a_thousand_faults() -> None:
-    heavy = {"text": [[]] * 300}
+    heavy: dict[str, Any] = {"text": [[]] * 300}
     with pytest.raises(Problem) as caught:
         read({"inputs": [heavy] * 900})
     assert 1_000 <= caught.value.error_count < 1_010
