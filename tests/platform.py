@@ -178,7 +178,8 @@ WHERE o.type = 'inputs' GROUP BY o.id HAVING o.unfinished <> count(i.ordinal)
 _MISJUDGED_JOBS = """
 SELECT key, status FROM (
     SELECT key, status, dlq, finished_at,
-           succeeded + skipped + not_found + dlq + cancelled + expired = total AS is_over FROM job) j
+           succeeded + skipped + not_found + dlq + cancelled + expired = total AS is_over
+    FROM job) j
 WHERE (status IN ('COMPLETED', 'FAILED') AND NOT is_over)
    OR (status IN ('SUBMITTED', 'RUNNING') AND is_over)
    OR (status = 'COMPLETED' AND dlq > 0) OR (status = 'FAILED' AND dlq = 0)

@@ -31,6 +31,7 @@ log: structlog.stdlib.BoundLogger = structlog.get_logger(__name__)
 BATCH_LIMIT = 10
 _HIDDEN_LIMIT_SECONDS = 43_200
 _DELETE_ROUNDS = 3
+_UNDECIDED_SECONDS = 5
 
 
 @dataclass(frozen=True, slots=True)
@@ -133,10 +134,15 @@ class SqsQueue:
         if not deliveries:
             return
         rows = await self._database.fetch(look_up_entries(list(deliveries)))
+        states = {row.id: row.state for row in rows}
         busy = {row.id: float(row.lease_seconds) for row in rows if row.state == EntryState.CLAIMED}
         done: list[str] = []
         for entry_id, delivery in deliveries.items():
-            if entry_id not in busy:
+            if states.get(entry_id) == EntryState.SENT:
+                # Only this message stands for the entry; its job is about to be moved on.
+                await self._hide([delivery], seconds=_UNDECIDED_SECONDS)
+            elif entry_id not in busy:
+                # Settled, or waiting in Postgres to be sent anew.
                 done.append(delivery.handle)
             elif entry_id in self._held:
                 # Ours, delivered again: the newest handle is the one that deletes.

@@ -67,7 +67,9 @@ class Site:
         await self.platform.rows("SELECT pg_notify('haulage_work', '')")
         return job_id
 
-    async def completed(self, job_id: UUID, *, timeout_seconds: float = PATIENCE_SECONDS) -> Row[Any]:
+    async def completed(
+        self, job_id: UUID, *, timeout_seconds: float = PATIENCE_SECONDS
+    ) -> Row[Any]:
         """Wait for the end of a job, then prove what must be true of it and of everything."""
         job = await self.platform.until(
             job_id, "COMPLETED", "FAILED", timeout_seconds=timeout_seconds, pause_seconds=0.05

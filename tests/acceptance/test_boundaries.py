@@ -28,7 +28,7 @@ from tests.crashing import consumer as crashing_consumer
 from tests.crashing import dispatcher as crashing_dispatcher
 from tests.crashing.launch import launched
 from tests.deliveries import Delivery, connect_delivery
-from tests.platform import eventually, settings_for
+from tests.platform import settings_for
 
 pytestmark = pytest.mark.acceptance
 

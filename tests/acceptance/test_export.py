@@ -40,7 +40,7 @@ class Bucket:
         )
         return bucket
 
-    def keys(self) -> list[str]:
+    def versions(self) -> list[str]:
         """Give the key of each version of each object."""
         pages = self.s3.get_paginator("list_object_versions").paginate(Bucket=self.name)
         return [version["Key"] for page in pages for version in page.get("Versions", ())]
@@ -143,7 +143,7 @@ async def both_jobs_as_promised(exports: Exports) -> None:
     day = dt.datetime.fromisoformat(job["requestedAt"]).strftime("%Y/%m/%d")
     expected = [{**one, "s3Path": _path(bucket, day, first, one)} for one in inputs]
     assert job["dataContent"] == expected
-    written = [f"s3://{bucket.name}/{key}" for key in bucket.keys()]
+    written = [f"s3://{bucket.name}/{key}" for key in bucket.versions()]
     assert sorted(written) == sorted(str(one["s3Path"]) for one in expected)
     prices = {(price.symbol, price.day): price.price for price in seed.read_prices()}
     for one in expected:
@@ -159,7 +159,7 @@ async def both_jobs_as_promised(exports: Exports) -> None:
     assert second["status"] == "COMPLETED"
     assert (second["filesGenerated"], second["filesReused"]) == (0, len(inputs))
     assert second["dataContent"] == expected
-    assert len(bucket.keys()) == len(inputs), "a file that is reused is not written"
+    assert len(bucket.versions()) == len(inputs), "a file that is reused is not written"
 
     await site.platform.check_consistency()
     await site.platform.check_all_done()

@@ -3,7 +3,8 @@
 By hand with more inputs, and more of each process::
 
     ACCEPTANCE_INPUTS=20000 python -m pytest -s tests/acceptance/test_scale.py
-    ACCEPTANCE_INPUTS=50000 ACCEPTANCE_PROCESSES=4 python -m pytest -s tests/acceptance/test_scale.py
+    ACCEPTANCE_INPUTS=50000 ACCEPTANCE_PROCESSES=4 \\
+        python -m pytest -s tests/acceptance/test_scale.py
 """
 
 import os
