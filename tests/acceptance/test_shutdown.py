@@ -91,13 +91,10 @@ async def test_kill_9_costs_one_lease_and_one_attempt_of_what_was_in_hand(site: 
 
 async def test_a_dispatcher_that_does_not_know_a_kind_repairs_it_all_the_same(site: Site) -> None:
     """As in a rolling deployment: the API and the consumers know the new kind already."""
-    if site.queue is None:
-        site.fleet.start("dispatcher", HAULAGE_KINDS="")
+    dispatcher = site.fleet.start("dispatcher", HAULAGE_KINDS="")
     consumer = site.fleet.start("consumer", HAULAGE_LEASE_SECONDS=1)
-    await consumer.ready()
+    await site.fleet.ready(dispatcher, consumer)
     job_id = await site.submit(inputs(CHUNK, gated=True), chunk_size=CHUNK)
-    if site.queue is not None:
-        site.fleet.start("dispatcher", HAULAGE_KINDS="")
 
     async def has_begun() -> bool:
         return bool(site.ledger.marks("began"))
