@@ -174,7 +174,9 @@ def _settle_statement(lines: Sequence[_Line]) -> Any:  # noqa: ANN401 - a TextCl
         for line in lines
         for claim, input_, outcome, elapsed_ms in (line.settlement,)
     ]
-    columns = dict(zip(statements.OUTCOME_COLUMNS, map(list, zip(*rows, strict=True)), strict=True))
+    columns: dict[str, list[Any]] = dict(
+        zip(statements.OUTCOME_COLUMNS, map(list, zip(*rows, strict=True)), strict=True)
+    )
     return statements.settle_inputs(
         columns, held_ids=[id_ for id_, _ in held], held_epochs=[epoch for _, epoch in held]
     )

@@ -1,3 +1,4 @@
+# ruff: noqa: RUF001 - digits of other scripts are the point
 from typing import Any
 
 import httpx

@@ -93,6 +93,14 @@ def test_more_faults_than_fit_are_counted() -> None:
     assert "150 more" in caught.value.detail
 
 
+def test_reading_ends_after_a_thousand_faults() -> None:
+    heavy: dict[str, Any] = {"text": [[]] * 300}
+    with pytest.raises(Problem) as caught:
+        read({"inputs": [heavy] * 900})
+    assert 1_000 <= caught.value.error_count < 1_010
+    assert caught.value.detail.startswith("at least")
+
+
 def test_the_same_input_twice_is_refused_with_both_ordinals() -> None:
     twin = dict(reversed(ABC.items()))
     bad = refused({"inputs": [ABC, {**ABC, "indexKey": "B"}, twin]})
