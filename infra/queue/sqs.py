@@ -100,7 +100,7 @@ class SqsQueue:
         return claims
 
     async def _pace(self, elapsed_seconds: float, stop: asyncio.Event) -> None:
-        """Slow down after polls that came back empty at once, as SQS answers at its in-flight limit."""
+        """Slow down after polls that were empty at once, as SQS is at its in-flight limit."""
         if elapsed_seconds >= self._wait_seconds / 2 > 0:
             self._empty_at_once = 0
             return
