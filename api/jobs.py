@@ -219,7 +219,7 @@ def _base(request: Request) -> str:
 
 
 def _json(
-    document: Any,  # noqa: ANN401 - any JSON
+    document: Any,
     status: int = HTTPStatus.OK,
     headers: Mapping[str, str] | None = None,
 ) -> Response:

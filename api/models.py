@@ -224,4 +224,6 @@ class ProblemDocument(BaseModel):
     detail: str
     correlationId: str
     errors: list[ErrorItem] | None = Field(default=None, description="At most 100")
-    errorCount: int | None = Field(default=None, description="How many there are in all")
+    errorCount: int | None = Field(
+        default=None, description="How many there are in all; at least so many from 1,000 on"
+    )

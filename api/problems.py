@@ -18,6 +18,8 @@ if TYPE_CHECKING:
     from pydantic import ValidationError
 
 MOST_LISTED = 100
+# Reading ends here: judging millions of bad inputs helps nobody.
+MOST_COUNTED = 1_000
 _TEXT_LIMIT = 300
 Place = Literal["pointer", "parameter", "header"]
 
@@ -98,7 +100,7 @@ class Problem(Refusal):
 
 @dataclass(slots=True)
 class BadFields:
-    """Gathers what is wrong with one request: lists the first hundred, counts them all."""
+    """Gathers what is wrong with one request: lists a hundred, counts on to a thousand."""
 
     listed: list[BadField] = field(default_factory=list)
     count: int = 0
@@ -124,6 +126,8 @@ class BadFields:
         """Make the 422 that names them."""
         more = self.count - len(self.listed)
         detail = f"{self.count} field{'s are' if self.count != 1 else ' is'} not valid"
+        if self.count >= MOST_COUNTED:
+            detail = f"at least {detail}"
         if more:
             detail += f"; the first {len(self.listed)} are listed, {more} more are not"
         return Problem(

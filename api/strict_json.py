@@ -22,15 +22,16 @@ if TYPE_CHECKING:
 
 WINDOW_BYTES = 1 << 20
 _SPACE = re.compile(r"[ \t\n\r]*")
-# Text without any of these holds nothing that Postgres refuses, names given twice aside.
-_UNUSUAL = re.compile(r"\\u(?:0000|[dD][89a-fA-F])|\d{19}|NaN|Infinity|[eE][+-]?\d{3}")
+# Strings can hold what Postgres refuses only where one of these escapes stands.
+_UNUSUAL = re.compile(r"\\u(?:0000|[dD][89a-fA-F])")
 _UNSTORABLE = re.compile(r"[\x00\ud800-\udfff]")
 _INT8 = range(-(2**63), 2**63)
 _INT8_DIGITS = 20
+_CONTAINERS = frozenset({dict, list})
 
 
-class _GivenTwice(Exception):  # noqa: N818 - it says what was found, and never leaves here
-    """A name stands twice in one object: read it again, to say where."""
+class _Unusual(Exception):
+    """Something cannot be stored: read it again, leniently, to say where."""
 
 
 class _Members(list[tuple[str, Any]]):
@@ -47,7 +48,7 @@ class _Unstorable:
 def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     members = dict(pairs)
     if len(members) != len(pairs):
-        raise _GivenTwice
+        raise _Unusual
     return members
 
 
@@ -68,14 +69,29 @@ def _float(text: str) -> float | _Unstorable:
     return number
 
 
-def _scanner(**hooks: Any) -> Callable[[str, int], tuple[Any, int]]:  # noqa: ANN401 - json's hooks
+def _strictly(read: Callable[[str], object]) -> Callable[[str], object]:
+    def storable(text: str) -> object:
+        number = read(text)
+        if type(number) is _Unstorable:
+            raise _Unusual
+        return number
+
+    return storable
+
+
+def _scanner(**hooks: Any) -> Callable[[str, int], tuple[Any, int]]:
     # The decoder's own scanner: unlike raw_decode it neither wraps nor re-words its errors.
     decoder: Any = json.JSONDecoder(**hooks)
     scan: Callable[[str, int], tuple[Any, int]] = make_scanner(decoder)
     return scan
 
 
-_scan = _scanner(object_pairs_hook=_unique)
+_scan = _scanner(
+    object_pairs_hook=_unique,
+    parse_constant=_strictly(_constant),
+    parse_int=_strictly(_integer),
+    parse_float=_strictly(_float),
+)
 _scan_leniently = _scanner(
     object_pairs_hook=_Members,
     parse_constant=_constant,
@@ -98,6 +114,8 @@ class Source:
 
     def peek(self) -> str:
         """Skip white space and give the next character, empty at the end."""
+        if self._text[self._at : self._at + 1].strip():
+            return self._text[self._at]
         while True:
             match = _SPACE.match(self._text, self._at)
             assert match is not None, "the pattern matches nothing, too"
@@ -163,14 +181,14 @@ class Source:
         self._passed += self._at
         self._text = self._text[self._at :] + text
         self._at = 0
-        self._unusual = _UNUSUAL.search(self._text) is not None
+        self._unusual = "\\u" in self._text and _UNUSUAL.search(self._text) is not None
         return True
 
     def _decode(self, start: int, pointer: str, bad: BadFields, depth: int) -> tuple[Any, int]:
         if not self._unusual:
             try:
                 decoded, end = _scan(self._text, start)
-            except _GivenTwice:
+            except _Unusual:
                 pass
             else:
                 if not _is_deeper(decoded, depth):
@@ -190,19 +208,15 @@ def _where(error: json.JSONDecodeError | StopIteration) -> int:
 
 
 def _is_deeper(value: object, levels: int) -> bool:
-    members: Any
-    if type(value) is dict:
-        members = value.values()
-    elif type(value) is list:
-        members = value
-    else:
+    if type(value) not in _CONTAINERS:
         return False
-    if levels == 0:
-        return True
-    return any(_is_deeper(member, levels - 1) for member in members)
+    members: Any = value.values() if isinstance(value, dict) else value
+    return levels == 0 or any(
+        _is_deeper(member, levels - 1) for member in members if type(member) in _CONTAINERS
+    )
 
 
-def _examined(value: Any, pointer: str, bad: BadFields, levels: int, depth: int) -> Any:  # noqa: ANN401 - any JSON
+def _examined(value: Any, pointer: str, bad: BadFields, levels: int, depth: int) -> Any:
     """Give the value as plain Python, noting every place that could not be stored."""
     if isinstance(value, _Unstorable):
         bad.add(pointer, value.reason)

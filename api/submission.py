@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from pydantic import ValidationError
 
 from api.models import JobFields
-from api.problems import BadFields, escape
+from api.problems import MOST_COUNTED, BadFields, escape
 from api.strict_json import Source
 
 if TYPE_CHECKING:
@@ -137,6 +137,8 @@ class _Reading:
         inputs = _Inputs(kind, self.limits, self.bad, self.bodies)
         inputs.read(source)
         while source.take(",", "]") == ",":
+            if self.bad.count >= MOST_COUNTED:
+                raise self.bad.problem()
             inputs.read(source)
 
     def submission(self) -> Submission:

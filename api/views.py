@@ -129,7 +129,7 @@ def _data_content(row: Row[Any], kind: Kind | None) -> list[dict[str, Any]]:
     return content
 
 
-def _in_order(stored: Any, names: Iterable[str]) -> dict[str, Any]:  # noqa: ANN401 - any JSON
+def _in_order(stored: Any, names: Iterable[str]) -> dict[str, Any]:
     """Give an input's own fields as its kind orders them, which JSONB forgets."""
     if not isinstance(stored, dict):
         return {"input": stored}

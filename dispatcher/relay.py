@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import itertools
+from collections import Counter
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -179,6 +180,12 @@ class Relay:
             if EntryType.EVENT in self._senders:
                 await self._database.fetch(statements.delete_published_events(token, sent))
         by_id = {row.id: row for row in rows}
+        # One line for each job of the round: every job is found in the logs of each process.
+        jobs = Counter((by_id[id_].job_id, by_id[id_].correlation_id) for id_ in sent)
+        for (job_id, correlation_id), entries in jobs.items():
+            log.info(
+                "relay.sent", job_id=str(job_id), correlation_id=correlation_id, entries=entries
+            )
         fatal = [failure for failure in unsent if failure.fatal]
         if fatal:
             await self._database.fetch(

@@ -7,6 +7,7 @@ import shutil
 import subprocess
 import sys
 import time
+from collections.abc import Mapping
 from pathlib import Path
 
 import asyncpg
@@ -24,6 +25,7 @@ from localstack.stack import Stack
 
 CHECKOUT = Path(__file__).resolve().parent.parent
 INTERRUPTED = 130  # as a shell reports a process that Ctrl-C ended
+_SAMPLE_JOB = '{"inputs":[{"indexKey":"MSFT","effectiveDate":20100301,"asofindicator":"ADJCLS"}]}'
 _EXPECTED = (
     ApiError,
     InstallError,
@@ -138,9 +140,22 @@ def _status(stack: Stack) -> int:
         since = time.strftime("%H:%M:%S", time.localtime(identity.started_at))
         where = ", ".join(f"127.0.0.1:{port}" for port in ports)
         print(f"{identity.name:<14} pid {identity.pid:<8} since {since}  {where}")
-    values = env_file.read(stack.env_path)
-    print(f"\n{values.get('HAULAGE_URL', '')}  (addresses and keys: . .local/env)")
+    _print_ways_in(env_file.read(stack.env_path))
     return 0 if stack.is_up() else 1
+
+
+def _print_ways_in(values: Mapping[str, str]) -> None:
+    """Print where to go and with what key, and a line that submits a job."""
+    url, key = values.get("HAULAGE_URL", ""), values.get("HAULAGE_API_KEY", "")
+    print(f"\nAPI        {url}  (to read and to try out: {url}/docs)")
+    print(f"key        {key}")
+    print(f"admin key  {values.get('HAULAGE_ADMIN_KEY', '')}")
+    print(f"S3, SQS    {values.get('AWS_ENDPOINT_URL', '')}")
+    print(f"database   {values.get('DATABASE_URL', '')}")
+    print("All of it in a shell: . .local/env   Submit a job:\n")
+    print(f"  curl -sS {url}/jobs -H 'Authorization: Bearer {key}' \\")
+    print("    -H 'Content-Type: application/json' -d \\")
+    print(f"    '{_SAMPLE_JOB}'")
 
 
 def _logs(stack: Stack) -> int:

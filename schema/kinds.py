@@ -48,7 +48,7 @@ class Kind:
     options_model: type[BaseModel] = JobOptions
     chunk: ChunkBounds = field(default_factory=ChunkBounds)
     backoff: Backoff = field(default_factory=Backoff)
-    max_attempts: int = 5
+    max_attempts: int = 8
     identity: Callable[[BaseModel], object] | None = None
 
     def __post_init__(self) -> None:

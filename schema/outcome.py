@@ -83,7 +83,7 @@ Outcome = Succeeded | Skipped | Missing | Refused | Failed | Lapsed
 class Backoff:
     """Exponential backoff with full jitter, in seconds."""
 
-    base_seconds: float = 2.0
+    base_seconds: float = 4.0
     cap_seconds: float = 900.0
 
     def delay(self, attempt: int, jitter: float) -> float:
@@ -102,13 +102,16 @@ class Verdict:
     error_message: str | None = None
 
 
+_DONE = Verdict(InputStatus.SUCCEEDED)
+
+
 def decide(
     outcome: Outcome, *, attempt: int, max_attempts: int, backoff: Backoff, jitter: float
 ) -> Verdict:
     """Decide what follows from the outcome of attempt number ``attempt`` (from 1)."""
     match outcome:
         case Succeeded():
-            return Verdict(InputStatus.SUCCEEDED)
+            return _DONE
         case Skipped(reason):
             return Verdict(InputStatus.SKIPPED, error_message=clean(reason))
         case Missing(reason):

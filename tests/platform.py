@@ -105,13 +105,19 @@ class Platform:
     async def entries(self, job_id: UUID) -> Sequence[Row[Any]]:
         return await self.rows("SELECT * FROM outbox WHERE job_id = :id ORDER BY id", id=job_id)
 
-    async def until(self, job_id: UUID, *statuses: str, timeout_seconds: float = 30) -> Row[Any]:
+    async def until(
+        self,
+        job_id: UUID,
+        *statuses: str,
+        timeout_seconds: float = 30,
+        pause_seconds: float = 0.005,
+    ) -> Row[Any]:
         """Wait until the job has one of the statuses; fail with its state after the timeout."""
 
         async def reached() -> bool:
             return (await self.job(job_id)).status in statuses
 
-        await eventually(reached, timeout_seconds=timeout_seconds)
+        await eventually(reached, timeout_seconds=timeout_seconds, pause_seconds=pause_seconds)
         return await self.job(job_id)
 
     async def check_consistency(self) -> None:
@@ -122,6 +128,21 @@ class Platform:
         assert not unnamed, f"unfinished inputs named by no live entry: {unnamed}"
         miscounted = await self.rows(_MISCOUNTED_ENTRIES)
         assert not miscounted, f"entries that count their inputs wrongly: {miscounted}"
+        misjudged = await self.rows(_MISJUDGED_JOBS)
+        assert not misjudged, f"jobs whose status is not what their counters say: {misjudged}"
+        unmatched = await self.rows(_UNMATCHED_DEAD_LETTERS)
+        assert not unmatched, f"dead inputs and dead letters that lack each other: {unmatched}"
+        overcharged = await self.rows(_OVERCHARGED_INPUTS)
+        assert not overcharged, f"attempts kept that no input was charged for: {overcharged}"
+
+    async def check_all_done(self) -> None:
+        """Assert that nothing is left to do: every input final, no order left, none put aside."""
+        unfinished = await self.rows(_UNFINISHED_INPUTS)
+        assert not unfinished, f"unfinished inputs: {unfinished}"
+        left = await self.rows("SELECT id, state, parked_reason FROM outbox")
+        assert not left, f"entries left in the outbox: {left}"
+        parked = await self.rows("SELECT reason, body FROM parked_message")
+        assert not parked, f"parked messages: {parked}"
 
 
 _COUNTERS_THAT_DIFFER = """
@@ -131,12 +152,15 @@ SELECT j.key FROM job j JOIN (
            count(*) FILTER (WHERE status = 'SKIPPED') AS skipped,
            count(*) FILTER (WHERE status = 'NOT_FOUND') AS not_found,
            count(*) FILTER (WHERE status = 'DLQ') AS dlq,
+           count(*) FILTER (WHERE status = 'CANCELLED') AS cancelled,
+           count(*) FILTER (WHERE status = 'EXPIRED') AS expired,
            count(*) FILTER (WHERE reused) AS files_reused,
            count(*) FILTER (WHERE NOT reused) AS files_generated
     FROM input GROUP BY job_id) r ON r.job_id = j.id
-WHERE (j.total, j.succeeded, j.skipped, j.not_found, j.dlq, j.files_reused, j.files_generated)
-    IS DISTINCT FROM (r.total, r.succeeded, r.skipped, r.not_found, r.dlq, r.files_reused,
-                      r.files_generated)
+WHERE (j.total, j.succeeded, j.skipped, j.not_found, j.dlq, j.cancelled, j.expired,
+       j.files_reused, j.files_generated)
+    IS DISTINCT FROM (r.total, r.succeeded, r.skipped, r.not_found, r.dlq, r.cancelled, r.expired,
+                      r.files_reused, r.files_generated)
    OR (SELECT count(*) FROM dead_letter d WHERE d.job_id = j.id) <> j.dlq
 """
 _UNNAMED_INPUTS = """
@@ -151,15 +175,44 @@ SELECT o.id, o.unfinished, count(i.ordinal) FROM outbox o
 LEFT JOIN input i ON i.job_id = o.job_id AND i.entry_id = o.id
 WHERE o.type = 'inputs' GROUP BY o.id HAVING o.unfinished <> count(i.ordinal)
 """
+_MISJUDGED_JOBS = """
+SELECT key, status FROM (
+    SELECT key, status, dlq, finished_at,
+           succeeded + skipped + not_found + dlq + cancelled + expired = total AS is_over
+    FROM job) j
+WHERE (status IN ('COMPLETED', 'FAILED') AND NOT is_over)
+   OR (status IN ('SUBMITTED', 'RUNNING') AND is_over)
+   OR (status = 'COMPLETED' AND dlq > 0) OR (status = 'FAILED' AND dlq = 0)
+   OR (status IN ('COMPLETED', 'FAILED')) <> (finished_at IS NOT NULL)
+      AND status NOT IN ('CANCELLED', 'EXPIRED')
+"""
+_UNMATCHED_DEAD_LETTERS = """
+SELECT i.job_id, i.ordinal, d.job_id, d.ordinal
+FROM (SELECT * FROM input WHERE status = 'DLQ') i
+FULL JOIN dead_letter d ON d.job_id = i.job_id AND d.ordinal = i.ordinal
+WHERE i.job_id IS NULL OR d.job_id IS NULL
+"""
+_OVERCHARGED_INPUTS = """
+SELECT i.job_id, i.ordinal, i.attempts, count(*) AS kept, max(a.attempt) AS highest
+FROM input i JOIN attempt a ON a.job_id = i.job_id AND a.ordinal = i.ordinal
+                           AND a.generation = i.generation
+GROUP BY i.job_id, i.ordinal HAVING count(*) > i.attempts OR max(a.attempt) > i.attempts
+"""
+_UNFINISHED_INPUTS = """
+SELECT job_id, ordinal, status, entry_id FROM input WHERE status IN ('PENDING', 'RETRY_WAIT')
+"""
 
 
 async def eventually(
-    condition: Callable[[], Awaitable[bool]], *, timeout_seconds: float = 30
+    condition: Callable[[], Awaitable[bool]],
+    *,
+    timeout_seconds: float = 30,
+    pause_seconds: float = 0.005,
 ) -> None:
-    """Ask until the condition holds; a pause of one loop turn and a round trip lies between."""
+    """Ask until the condition holds, with a pause in between that leaves others their turn."""
     async with asyncio.timeout(timeout_seconds):
         while not await condition():
-            await asyncio.sleep(0.005)
+            await asyncio.sleep(pause_seconds)
 
 
 class Recorder:

@@ -35,6 +35,7 @@ _HIDDEN_LIMIT_SECONDS = 43_200
 _DELETE_ROUNDS = 3
 _PACE_CAP_SECONDS = 2.0
 _UNSTORABLE = re.compile(r"[\x00\ud800-\udfff]")
+_UNDECIDED_SECONDS = 5
 
 
 @dataclass(frozen=True, slots=True)
@@ -154,10 +155,15 @@ class SqsQueue:
         if not deliveries:
             return
         rows = await self._database.fetch(look_up_entries(list(deliveries)))
+        states = {row.id: row.state for row in rows}
         busy = {row.id: float(row.lease_seconds) for row in rows if row.state == EntryState.CLAIMED}
         done: list[str] = []
         for entry_id, delivery in deliveries.items():
-            if entry_id not in busy:
+            if states.get(entry_id) == EntryState.SENT:
+                # Only this message stands for the entry; its job is about to be moved on.
+                await self._hide([delivery], seconds=_UNDECIDED_SECONDS)
+            elif entry_id not in busy:
+                # Settled, or waiting in Postgres to be sent anew.
                 done.append(delivery.handle)
             elif entry_id in self._held:
                 # Ours, delivered again: the newest handle is the one that deletes.

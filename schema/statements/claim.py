@@ -58,7 +58,9 @@ WITH target AS MATERIALIZED (
     + _TAKE
 )
 
-# A message proves that its entry was sent, even if the relay has not yet written it down.
+# A message proves that its entry was sent, even if the relay has not yet written it down. Where
+# it is writing that down this moment, or another consumer claims, wait: what is skipped here
+# would look as if there were nothing left to do.
 _BY_ID = sa.text(
     """
 WITH target AS MATERIALIZED (
@@ -68,7 +70,7 @@ WITH target AS MATERIALIZED (
     WHERE o.id = ANY(CAST(:entry_ids AS bigint[])) AND o.state IN ('PENDING', 'SENT')
       AND o.type = 'inputs' AND o.available_at <= now() AND j.status IN ('SUBMITTED', 'RUNNING')
     ORDER BY o.id
-    FOR UPDATE OF o SKIP LOCKED
+    FOR UPDATE OF o
 """
     + _TAKE
 )

@@ -34,13 +34,20 @@ RETURNING o.id, o.type, o.job_id, o.owner_id, o.kind, o.payload::text AS payload
 """
 )
 
+# Consumers claim the same rows meanwhile, and wait for them as this does: all in id order.
 _MARK_SENT = sa.text(
     """
-UPDATE outbox
+WITH target AS MATERIALIZED (
+    SELECT id FROM outbox
+    WHERE id = ANY(CAST(:entry_ids AS bigint[])) AND state = 'PENDING'
+      AND locked_by = CAST(:token AS text) AND type = 'inputs'
+    ORDER BY id
+    FOR UPDATE
+)
+UPDATE outbox o
 SET state = 'SENT', sent_at = now(), locked_by = NULL, locked_until = NULL, relay_attempts = 0
-WHERE id = ANY(CAST(:entry_ids AS bigint[])) AND state = 'PENDING'
-  AND locked_by = CAST(:token AS text) AND type = 'inputs'
-RETURNING id
+FROM target WHERE o.id = target.id
+RETURNING o.id
 """
 )
 

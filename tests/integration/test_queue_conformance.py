@@ -3,6 +3,8 @@
 import asyncio
 from collections import Counter
 
+import asyncpg
+
 from infra.queue.protocol import Claim, ClaimedInput
 from schema.outcome import Failed, Outcome, Succeeded
 from tests.deliveries import Delivery
@@ -49,6 +51,34 @@ async def test_a_claim_that_was_delivered_twice_runs_once(
     assert len(claim.inputs) == 3
     (entry,) = await platform.entries(job_id)
     assert (entry.locked_by, entry.epoch) == ("w1", 1)
+
+
+async def test_a_message_that_overtakes_the_relays_own_note_is_claimed_and_not_dropped(
+    delivery: Delivery, platform: Platform, database_url: str
+) -> None:
+    """The relay has sent an entry and is writing that down while its message is received."""
+    job_id = await platform.submit(2)
+    await delivery.deliver()
+    connection = await asyncpg.connect(database_url)
+    transaction = connection.transaction()
+    await transaction.start()
+    await connection.execute("UPDATE outbox SET relay_attempts = 0")
+    async with delivery.consuming(Recorder()):
+        await eventually(lambda: waits_for_a_lock_or_polls(platform))
+        await transaction.commit()
+        delivery.listener.wake()
+        assert (await platform.until(job_id, "COMPLETED")).succeeded == 2
+    await connection.close()
+
+
+async def waits_for_a_lock_or_polls(platform: Platform) -> bool:
+    """The consumer met the locked row: it waits for it, or passed over it and polls again."""
+    rows = await platform.rows(
+        "SELECT wait_event_type, query FROM pg_stat_activity"
+        " WHERE datname = current_database() AND query LIKE '%claimed AS%'"
+        " AND pid <> pg_backend_pid()"
+    )
+    return bool(rows)
 
 
 async def test_failures_are_retried_until_they_succeed_or_die(

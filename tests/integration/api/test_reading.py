@@ -1,3 +1,4 @@
+# ruff: noqa: RUF001 - digits of other scripts are the point
 from typing import Any
 
 import httpx
@@ -87,7 +88,7 @@ async def test_a_finished_file_shows_where_it_is_and_a_dead_one_why(
         text(
             "UPDATE input SET entry_id = NULL, settled_at = now(), status = CASE ordinal"
             " WHEN 0 THEN 'SUCCEEDED' ELSE 'DLQ' END, reused = CASE ordinal WHEN 0 THEN false END,"
-            " result = CASE ordinal WHEN 0 THEN CAST('{\"s3Path\": \"s3://b/k\"}' AS jsonb) END,"
+            ' result = CASE ordinal WHEN 0 THEN CAST(\'{"s3Path": "s3://b/k"}\' AS jsonb) END,'
             " error_class = CASE ordinal WHEN 1 THEN 'Boom' END,"
             " error_message = CASE ordinal WHEN 1 THEN 'it broke' END"
         )
@@ -106,7 +107,9 @@ async def test_the_content_of_a_large_job_is_left_to_its_pages(client: httpx.Asy
     document = (await client.get(f"/jobs/{job}")).json()
     assert document["dataContent"] is None
     assert document["dataContentOmitted"]["href"] == f"/jobs/{job}/inputs"
-    items = [item for page in await pages(client, f"/jobs/{job}/inputs", pageSize=8) for item in page]
+    items = [
+        item for page in await pages(client, f"/jobs/{job}/inputs", pageSize=8) for item in page
+    ]
     assert [item["ordinal"] for item in items] == list(range(21))
 
 
@@ -152,7 +155,7 @@ async def test_jobs_of_one_instant_are_neither_skipped_nor_repeated(
 async def test_jobs_are_filtered_by_each_parameter(
     client: httpx.AsyncClient, database: Database
 ) -> None:
-    export = (await client.post("/jobs", json={"inputs": [ABC]}, headers={"X-Correlation-Id": "c-1"}))
+    export = await client.post("/jobs", json={"inputs": [ABC]}, headers={"X-Correlation-Id": "c-1"})
     first, second = str(export.json()["jobId"]), await submit(client, notes(1))
     await database.fetch(
         text(f"UPDATE job SET status = 'RUNNING', started_at = now() WHERE key = '{second}'")

@@ -21,9 +21,7 @@ async def stub() -> AsyncIterator[SqsStub]:
 
 
 @pytest.fixture
-async def station(
-    stub: SqsStub, database: Database, database_url: str
-) -> AsyncIterator[Delivery]:
+async def station(stub: SqsStub, database: Database, database_url: str) -> AsyncIterator[Delivery]:
     """Delivery over the stub, with nothing in between."""
     async with sqs_station(stub, database, database_url) as delivery:
         yield delivery

@@ -51,7 +51,11 @@ def test_the_kind_may_stand_before_or_behind_the_inputs(first: bool) -> None:
 def test_all_bad_fields_are_named_at_once() -> None:
     bad = refused(
         {
-            "inputs": [ABC, {**ABC, "effectiveDate": 20240230}, {**ABC, "indexKey": "../x", "y": 1}],
+            "inputs": [
+                ABC,
+                {**ABC, "effectiveDate": 20240230},
+                {**ABC, "indexKey": "../x", "y": 1},
+            ],
             "priority": 10,
             "surprise": 1,
             "policy": {"maxAttempts": 0},
@@ -75,7 +79,9 @@ def test_all_bad_fields_are_named_at_once() -> None:
 
 
 def test_an_input_that_cannot_be_stored_has_its_other_faults_named_too() -> None:
-    bad = refused('{"inputs":[{"indexKey":"a\\u0000","effectiveDate":20240230,"asofindicator":"C"}]}')
+    bad = refused(
+        '{"inputs":[{"indexKey":"a\\u0000","effectiveDate":20240230,"asofindicator":"C"}]}'
+    )
     assert set(bad) == {"/inputs/0/indexKey", "/inputs/0/effectiveDate"}
 
 
@@ -85,6 +91,14 @@ def test_more_faults_than_fit_are_counted() -> None:
     assert len(caught.value.errors) == MOST_LISTED
     assert caught.value.error_count == 250
     assert "150 more" in caught.value.detail
+
+
+def test_reading_ends_after_a_thousand_faults() -> None:
+    heavy: dict[str, Any] = {"text": [[]] * 300}
+    with pytest.raises(Problem) as caught:
+        read({"inputs": [heavy] * 900})
+    assert 1_000 <= caught.value.error_count < 1_010
+    assert caught.value.detail.startswith("at least")
 
 
 def test_the_same_input_twice_is_refused_with_both_ordinals() -> None:

@@ -1,0 +1,90 @@
+"""How fast inputs that cost nothing are drained: what the platform itself costs."""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import TYPE_CHECKING
+
+from tests.benchmarks import bare, pgbench
+from tests.benchmarks.contest import Rival, compete
+from tests.benchmarks.jobs import drain, job, noop_bodies
+
+if TYPE_CHECKING:
+    from tests.benchmarks.contest import Sample, Table
+    from tests.benchmarks.stage import Place, Stage
+
+JOB_INPUTS = 10_000
+SETTINGS = {
+    "prefetch_inputs": 2_000,
+    "receive_entries": 20,
+    "receivers": 2,
+    "concurrency": 16,
+    "settle_batch": 1_000,
+}
+_MODES = {"outbox": "outbox", "SQS": "sqs-consumer"}
+_BASELINE = "bare asyncpg loop, 1 process"
+
+
+async def contest(stage: Stage, *, jobs: int, rounds: int) -> Table:
+    """Drain jobs of 10,000 inputs in both modes, with one consumer and with two."""
+    inputs = jobs * JOB_INPUTS
+    bodies = noop_bodies(JOB_INPUTS)
+    places: list[Place] = []
+    rivals: list[Rival] = []
+
+    async def product(place: Place, kind: str) -> Sample:
+        return await drain(place, [job(place, kind, JOB_INPUTS, bodies) for _ in range(jobs)])
+
+    for label, mode in _MODES.items():
+        for consumers in (1, 2):
+            name = f"drain_{label.lower()}_{consumers}"
+            place = await stage.place(name, mode=mode, **SETTINGS)
+            places.append(place)
+            stage.run(place, "dispatcher")
+            for number in range(consumers):
+                stage.run(place, "consumer", number + 1)
+            for kind, how in (("noop-many", "100 a call"), ("noop", "one a call")):
+                plural = "consumers" if consumers > 1 else "consumer"
+                title = f"Haulage, {label}, {consumers} {plural}, {how}"
+                rivals.append(Rival(title, partial(product, place, kind)))
+    loop_place = await bare.bare_place(stage, "drain_bare")
+    for count in (1, 2):
+        plural = "processes" if count > 1 else "process"
+        measure = partial(bare.drain, loop_place, inputs=inputs, processes=count)
+        rivals.append(Rival(f"bare asyncpg loop, {count} {plural}", measure))
+    absent = {}
+    program = stage.program("pgbench")
+    for clients in (1, 2, 4):
+        plural = "clients" if clients > 1 else "client"
+        name = f"Haulage's statements in pgbench, {clients} {plural}"
+        if program is None:
+            absent[name] = "pgbench is not installed"
+            continue
+        place = await stage.place(f"drain_pgbench_{clients}", mode="outbox")
+        measure = partial(
+            pgbench.drain, program, stage.folder, place, inputs=inputs, clients=clients
+        )
+        rivals.append(Rival(name, measure))
+    try:
+        return await compete(
+            "Drain, inputs that cost nothing",
+            "inputs/s",
+            rivals,
+            rounds=rounds,
+            baseline=_BASELINE,
+            absent=absent,
+            notes=[
+                (
+                    f"{jobs} jobs of {JOB_INPUTS:,} inputs of about 60 bytes, 100 a chunk, timed"
+                    " from the commit that makes them visible until the last is settled."
+                ),
+                "Settings that differ from the defaults: "
+                + ", ".join(f"{name} = {value}" for name, value in SETTINGS.items())
+                + ".",
+                "The client's CPU is that of dispatcher and consumers; deletes are part of it.",
+                "The bare loop keeps no job, no lease, no attempt and no counter.",
+            ],
+        )
+    finally:
+        for place in places:
+            stage.stop(place)

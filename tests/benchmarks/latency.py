@@ -1,0 +1,114 @@
+"""How long one input takes at low load, from the request to its outcome."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import statistics
+from functools import partial
+from typing import TYPE_CHECKING
+
+from tests.benchmarks import bare
+from tests.benchmarks.bare_loop import CHANNEL
+from tests.benchmarks.contest import Rival, Sample, compete
+from tests.benchmarks.http_load import post, post_paced
+from tests.benchmarks.jobs import all_ended, clear
+from tests.platform import eventually
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from tests.benchmarks.contest import Table
+    from tests.benchmarks.stage import Place, Stage
+
+INTERVAL_SECONDS = 0.05
+P99 = "p99 ms"
+HTTP_P50, HTTP_P99 = "HTTP answer p50 ms", "HTTP answer p99 ms"
+_BASELINE = "bare asyncpg loop with NOTIFY"
+_SETTLED = """
+SELECT extract(epoch FROM i.settled_at - j.requested_at) * 1000 AS ms
+FROM input i JOIN job j ON j.id = i.job_id
+"""
+_DONE = "SELECT extract(epoch FROM done_at - created_at) * 1000 AS ms FROM bare_job"
+_OPEN = "SELECT count(*) FROM bare_job WHERE state <> 'done'"
+_BODY = json.dumps({"n": 1, "text": "abcdefghijklmnopqrstuvwxyz0123456789"})
+
+
+async def contest(stage: Stage, *, rounds: int, samples: int) -> Table:
+    """Send one input every 50 ms."""
+    rivals: list[Rival] = []
+    places: list[Place] = []
+    for label, mode in (("outbox", "outbox"), ("SQS", "sqs-consumer")):
+        place = await stage.place(f"latency_{label.lower()}", mode=mode)
+        places.append(place)
+        for module in ("api", "dispatcher", "consumer"):
+            stage.run(place, module)
+        key = stage.api_key(place)
+        rivals.append(Rival(f"Haulage, {label}", partial(_product, place, key, samples)))
+    loop_place = await bare.bare_place(stage, "latency_bare")
+    rivals.append(Rival(_BASELINE, partial(_bare, loop_place, samples)))
+    try:
+        return await compete(
+            "Latency at low load",
+            "ms (p50)",
+            rivals,
+            rounds=rounds,
+            baseline=_BASELINE,
+            notes=[
+                (
+                    f"{samples} inputs a round, {INTERVAL_SECONDS * 1000:.0f} ms apart; less is "
+                    "better. Settings are the defaults."
+                ),
+                (
+                    "By the database's clock: from the transaction that stores the job to the one "
+                    "that settles the input. The answer to the request is timed at the client."
+                ),
+                "The bare loop's input is a row and a NOTIFY, without HTTP.",
+            ],
+        )
+    finally:
+        for place in places:
+            stage.stop(place)
+
+
+async def _product(place: Place, key: str, samples: int) -> Sample:
+    await clear(place)
+    request = post("/jobs", key, f'{{"kind":"noop","inputs":[{_BODY}]}}'.encode())
+    answers = await post_paced(
+        place.environment["HAULAGE_URL"], [request] * samples, interval_seconds=INTERVAL_SECONDS
+    )
+    await eventually(partial(all_ended, place))
+    rows = await place.connection.fetch(_SETTLED)
+    took = [float(row["ms"]) for row in rows]
+    assert len(took) == samples, (len(took), samples)
+    return Sample(
+        statistics.median(took),
+        {
+            P99: percentile(took, 0.99),
+            HTTP_P50: statistics.median(answers),
+            HTTP_P99: percentile(answers, 0.99),
+        },
+    )
+
+
+async def _bare(place: Place, samples: int) -> Sample:
+    await place.connection.execute("TRUNCATE bare_job")
+    await place.connection.execute("CHECKPOINT")
+    loop = await bare.start(place, "listen")
+    for _ in range(samples):
+        await place.connection.execute("INSERT INTO bare_job (body) VALUES ($1)", _BODY)
+        await place.connection.execute(f"NOTIFY {CHANNEL}")
+        await asyncio.sleep(INTERVAL_SECONDS)
+    await eventually(partial(_bare_is_done, place))
+    await bare.stop([loop])
+    took = [float(row["ms"]) for row in await place.connection.fetch(_DONE)]
+    return Sample(statistics.median(took), {P99: percentile(took, 0.99)})
+
+
+async def _bare_is_done(place: Place) -> bool:
+    return not await place.connection.fetchval(_OPEN)
+
+
+def percentile(values: Sequence[float], share: float) -> float:
+    """Give the value that this share of all values does not exceed."""
+    return sorted(values)[min(len(values) - 1, int(len(values) * share))]

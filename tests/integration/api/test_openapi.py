@@ -1,0 +1,83 @@
+from typing import Any
+
+import httpx
+import pytest
+from jsonschema import Draft202012Validator  # type: ignore[import-untyped]
+from openapi_spec_validator import OpenAPIV31SpecValidator
+from starlette.routing import Mount, Route
+
+from api.resource import Resource
+from tests.integration.api.conftest import ABC, Api, notes
+
+
+@pytest.fixture
+async def document(client: httpx.AsyncClient) -> dict[str, Any]:
+    response = await client.get("/openapi.json")
+    document: dict[str, Any] = response.json()
+    return document
+
+
+def check(document: dict[str, Any], schema: str, instance: Any) -> None:
+    reference = {"$ref": f"#/components/schemas/{schema}", "components": document["components"]}
+    Draft202012Validator(reference).validate(instance)
+
+
+def test_the_document_is_valid(document: dict[str, Any]) -> None:
+    OpenAPIV31SpecValidator(document).validate()
+    assert document["openapi"].startswith("3.1")
+
+
+def test_every_route_and_method_is_in_the_document(api: Api, document: dict[str, Any]) -> None:
+    served = {}
+    for route in api.app._app.routes:
+        assert isinstance(route, Mount | Route)
+        if isinstance(route, Route):
+            resource = route.endpoint
+            assert isinstance(resource, Resource)
+            served[resource._template] = {method.lower() for method in resource._handlers}
+    pages_of_docs = {"/", "/docs/page.js", "/docs/page.css"}
+    assert {path: set(item) for path, item in document["paths"].items()} == {
+        path: methods for path, methods in served.items() if path not in pages_of_docs
+    }
+
+
+async def test_answers_are_what_the_document_says(
+    client: httpx.AsyncClient, document: dict[str, Any]
+) -> None:
+    for body in ({"inputs": [ABC]}, notes(21), notes(3) | {"expiresAt": "2096-01-01T00:00:00Z"}):
+        check(document, "JobRequest", body)
+        accepted = await client.post("/jobs", json=body)
+        check(document, "JobAccepted", accepted.json())
+        job = accepted.headers["location"]
+        check(document, "Job", (await client.get(job)).json())
+        check(document, "InputPage", (await client.get(f"{job}/inputs")).json())
+    check(document, "JobPage", (await client.get("/jobs")).json())
+    for refused in (
+        await client.get("/nothing"),
+        await client.post("/jobs", json={"inputs": [{}]}),
+        await client.get("/jobs?x=1"),
+    ):
+        check(document, "ProblemDocument", refused.json())
+
+
+async def test_headers_and_refusals_of_the_document_are_those_sent(
+    client: httpx.AsyncClient, document: dict[str, Any]
+) -> None:
+    submit = document["paths"]["/jobs"]["post"]
+    names = {parameter["$ref"].split("/")[-1] for parameter in submit["parameters"]}
+    assert {"Idempotency-Key", "X-Correlation-Id", "traceparent"} <= names
+    accepted = await client.post("/jobs", json={"inputs": [ABC]}, headers={"Idempotency-Key": "k"})
+    again = await client.post("/jobs", json={"inputs": [ABC]}, headers={"Idempotency-Key": "k"})
+    for name in submit["responses"]["202"]["headers"]:
+        assert name in again.headers
+    assert accepted.text == again.text
+    assert document["components"]["securitySchemes"]["apiKey"]["scheme"] == "bearer"
+
+
+async def test_the_page_needs_nothing_from_elsewhere(client: httpx.AsyncClient) -> None:
+    assert (await client.get("/")).headers["location"] == "/docs"
+    assert (await client.get("/api/")).headers["location"] == "/api/docs"
+    for path in ("/docs", "/docs/page.js", "/docs/page.css"):
+        response = await client.get(path)
+        assert "://" not in response.text
+        assert "script-src 'self'" in response.headers["content-security-policy"]
