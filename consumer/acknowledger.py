@@ -28,6 +28,10 @@ class Acknowledger:
         self._closing = True
         self._wanted.set()
 
+    def drop(self, claim: Claim) -> None:
+        """Hand over a claim whose lease was lost or left to lapse: its message may come again."""
+        self._queue.abandon(claim)
+
     async def run(self) -> None:
         """Acknowledge what is handed over, until closed."""
         while self._waiting or not self._closing:

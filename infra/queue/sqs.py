@@ -33,9 +33,9 @@ log: structlog.stdlib.BoundLogger = structlog.get_logger(__name__)
 BATCH_LIMIT = 10
 _HIDDEN_LIMIT_SECONDS = 43_200
 _DELETE_ROUNDS = 3
+_UNDECIDED_SECONDS = 5
 _PACE_CAP_SECONDS = 2.0
 _UNSTORABLE = re.compile(r"[\x00\ud800-\udfff]")
-_UNDECIDED_SECONDS = 5
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,18 +89,22 @@ class SqsQueue:
             rows = await self._database.fetch(
                 claim_by_id(self._worker, self._lease_seconds, list(deliveries))
             )
-            claims = [Claim.from_row(row) for row in rows]
-            for claim in claims:
-                self._held[claim.entry_id] = deliveries.pop(claim.entry_id)
-            await self._let_go(deliveries)
         except HaulageError:
-            # Nothing was claimed, or nobody will hear of it: the messages come back soon.
+            # What was claimed all the same lapses; the messages come back at once.
             await self._hide(list(deliveries.values()), seconds=0)
             raise
+        claims = [Claim.from_row(row) for row in rows]
+        for claim in claims:
+            self._held[claim.entry_id] = deliveries.pop(claim.entry_id)
+        try:
+            await self._let_go(deliveries)
+        except HaulageError as error:
+            # The claims are made and must be carried; the other messages come back by themselves.
+            log.warning("message.not_judged", messages=len(deliveries), error=str(error))
         return claims
 
     async def _pace(self, elapsed_seconds: float, stop: asyncio.Event) -> None:
-        """Slow down after polls that came back empty at once, as SQS answers at its in-flight limit."""
+        """Slow down after polls that were empty at once, as SQS is at its in-flight limit."""
         if elapsed_seconds >= self._wait_seconds / 2 > 0:
             self._empty_at_once = 0
             return
@@ -201,6 +205,10 @@ class SqsQueue:
         """Delete the messages; one that resists comes back and finds nothing left to do."""
         held = [self._held.pop(claim.entry_id, None) for claim in claims]
         await self._delete([delivery.handle for delivery in held if delivery])
+
+    def abandon(self, claim: Claim) -> None:
+        """Forget the receipt, not the message: it comes again and finds the truth."""
+        self._held.pop(claim.entry_id, None)
 
     async def ping(self) -> None:
         """Return when the queue answers."""
