@@ -71,14 +71,15 @@ class Crew:
     site: Site
     role: str
     members: list[Member] = field(default_factory=list)
-    left: list[Member] = field(default_factory=list)
     held_up: dict[int, float] = field(default_factory=dict)
+    disturbed: list[Member] = field(default_factory=list)
 
     def hire(self) -> Member:
         return self.site.fleet.start(self.role, **BRIEF)
 
     def suffer(self, disturbance: Disturbance) -> None:
         member = self.members[disturbance.number]
+        self.disturbed.append(member)
         if disturbance.what == "hold up":
             member.send(signal.SIGSTOP)
             # Measured by the clock of whoever holds up; only how long it is matters, not when.
@@ -86,7 +87,6 @@ class Crew:
             return
         member.send(signal.SIGKILL if disturbance.what == "kill" else signal.SIGTERM)
         self.release(disturbance.number)
-        self.left.append(member)
         self.members[disturbance.number] = self.hire()
 
     def release(self, number: int) -> None:
@@ -141,9 +141,18 @@ async def test_each_input_takes_effect_and_counts_once_whatever_happens_to_whom(
         assert not processes.is_gone(member.identity), processes.last_words(member.log)
 
     charges = await site.witness.charges(job_id)
+    lost = await site.platform.rows("SELECT error_message, count(*) AS n FROM attempt GROUP BY 1")
+    disturbed = {member.pid for member in consumers.disturbed}
+    undisturbed = sum(row.n for row in lost if _pid(row.error_message) not in disturbed)
     done = Counter(one.what for one in disturbances)
     print(
         f"{site.mode}: {INPUTS} inputs in {seconds:.1f} s, {done['kill']} killed,"
         f" {done['hold up']} held up, {done['stop']} told to stop;"
-        f" {sum(runs.values()) - INPUTS} runs repeated, {charges.total()} attempts charged"
+        f" {sum(runs.values()) - INPUTS} runs repeated, {charges.total()} attempts charged,"
+        f" {undisturbed} of them to whom the machine was too slow"
     )
+
+
+def _pid(message: str) -> int:
+    """Give the process of the worker that a charge names: ``worker host:pid:token vanished …``."""
+    return int(message.split(":")[1])

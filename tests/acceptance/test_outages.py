@@ -1,7 +1,7 @@
 """Postgres or the queue is away, at the start or in the middle; no process is started again."""
 
 import signal
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from uuid import UUID
 
@@ -15,7 +15,6 @@ from localstack.init.resources import Access
 from localstack.interruption import Interruption
 from localstack.ports import LOOPBACK, free_port
 from localstack.postgres import DISPOSABLE, Cluster, Postgres
-from localstack.processes import Identity
 from schema.errors import Unavailable
 from tests.acceptance.conftest import start_stub
 from tests.acceptance.fleet import PATIENCE_SECONDS
@@ -89,7 +88,7 @@ class Stub:
     def __init__(self, folder: Path) -> None:
         self._folder = folder
         self._port = free_port()
-        self._identity: Identity | None = None
+        self._stops: list[Callable[[], None]] = []
 
     @property
     def access(self) -> Access:
@@ -100,11 +99,12 @@ class Stub:
         return f"{self.access.endpoint_url}/000000000000/{QUEUE}"
 
     def start(self) -> None:
-        self._identity = start_stub(self._port, self._folder, QUEUE)
+        identity = start_stub(self._port, self._folder, QUEUE)
+        self._stops.append(lambda: processes.stop([identity], grace_seconds=5))
 
     def stop(self) -> None:
-        if self._identity is not None:
-            processes.stop([self._identity], grace_seconds=5)
+        while self._stops:
+            self._stops.pop()()
 
 
 @pytest.fixture
