@@ -96,6 +96,10 @@ class Queue(Protocol):
         """Forget deliveries whose outcome, or whose release, is committed."""
         ...
 
+    def abandon(self, claim: Claim) -> None:
+        """Forget a claim whose lease was lost or left to lapse; its delivery may come again."""
+        ...
+
     async def ping(self) -> None:
         """Return when the queue answers; raise ``Unavailable`` when it does not."""
         ...
