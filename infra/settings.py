@@ -39,6 +39,7 @@ class Settings(BaseModel):
     dead_letter_queue_url: str | None = Field(default=None, description="The queue's own DLQ")
     bucket: str | None = None
     kinds: str = Field(default="", description="Kinds from outside: package.module:NAME, …")
+    consumer_kinds: str = Field(default="", description="Work on these kinds only: export, …")
     kind_policies: str = Field(
         default="", description='JSON by kind: {"export": {"maxAttempts": 8, …}}'
     )
@@ -147,9 +148,6 @@ class Settings(BaseModel):
 
     @model_validator(mode="after")
     def _fit_together(self) -> Self:
-        if self.consumer_mode == "sqs-consumer" and not self.queue_url:
-            msg = "CONSUMER_MODE=sqs-consumer needs HAULAGE_QUEUE_URL"
-            raise ValueError(msg)
         if self.resend_after_seconds <= self.lease_seconds:
             msg = "HAULAGE_RESEND_AFTER_SECONDS must be larger than HAULAGE_LEASE_SECONDS"
             raise ValueError(msg)
