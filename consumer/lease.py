@@ -82,6 +82,7 @@ class Leases:
         self._lease_seconds = lease_seconds
         self._clock = clock
         self._held: dict[tuple[int, int], Lease] = {}
+        self._away = False
 
     @contextmanager
     def hold(self, claim: Claim) -> Iterator[Lease]:
@@ -122,9 +123,13 @@ class Leases:
                     )
                 )
         except (Unavailable, TimeoutError) as error:
-            log.warning("lease.not_extended", leases=len(leases), error=str(error))
+            if not self._away:
+                reason = str(error) or "no answer in time"
+                log.warning("lease.not_extended", leases=len(leases), error=reason)
+            self._away = True
             self._lose([lease for lease in leases if lease.expires_at <= self._clock()])
             return
+        self._away = False
         kept = {row.id for row in rows}
         for lease in leases:
             if lease.claim.entry_id in kept:

@@ -165,6 +165,6 @@ async def test_an_outage_in_the_middle_of_a_run_loses_nothing_and_nobody_spins(
     assert not await platform.rows("SELECT id FROM outbox")
     assert not await platform.rows("SELECT id FROM parked_message")
     await platform.check_consistency()
-    assert told.total() <= 40 + 2 * SECONDS
+    assert told.total() <= 40 + SECONDS / 2
     assert calls <= 150 + 10 * SECONDS
     assert links <= 60 + 10 * SECONDS
