@@ -1,7 +1,7 @@
 """Postgres or the queue is away, at the start or in the middle; no process is started again."""
 
 import signal
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from uuid import UUID
 
@@ -15,7 +15,6 @@ from localstack.init.resources import Access
 from localstack.interruption import Interruption
 from localstack.ports import LOOPBACK, free_port
 from localstack.postgres import DISPOSABLE, Cluster, Postgres
-from localstack.processes import Identity
 from schema.errors import Unavailable
 from tests.acceptance.conftest import start_stub
 from tests.acceptance.fleet import PATIENCE_SECONDS
@@ -89,7 +88,7 @@ class Stub:
     def __init__(self, folder: Path) -> None:
         self._folder = folder
         self._port = free_port()
-        self._identity: Identity | None = None
+        self._stops: list[Callable[[], None]] = []
 
     @property
     def access(self) -> Access:
@@ -100,11 +99,12 @@ class Stub:
         return f"{self.access.endpoint_url}/000000000000/{QUEUE}"
 
     def start(self) -> None:
-        self._identity = start_stub(self._port, self._folder, QUEUE)
+        identity = start_stub(self._port, self._folder, QUEUE)
+        self._stops.append(lambda: processes.stop([identity], grace_seconds=5))
 
     def stop(self) -> None:
-        if self._identity is not None:
-            processes.stop([self._identity], grace_seconds=5)
+        while self._stops:
+            self._stops.pop()()
 
 
 @pytest.fixture
@@ -136,17 +136,13 @@ async def under_way(site: Site) -> UUID:
     return job_id
 
 
-async def completed(site: Site, job_id: UUID) -> None:
-    """As ``Site.completed``, with connections of the test's own that an outage has cut."""
-
-    async def is_over() -> bool:
-        try:
-            return bool((await site.platform.job(job_id)).finished_at)
-        except Unavailable:
-            return False
-
-    await eventually(is_over, timeout_seconds=PATIENCE_SECONDS, pause_seconds=0.05)
-    await site.check(job_id)
+async def _answers(site: Site) -> bool:
+    """Say whether Postgres answers; the test's own connections were cut as well."""
+    try:
+        await site.platform.database.ping()
+    except Unavailable:
+        return False
+    return True
 
 
 async def test_processes_that_start_before_postgres_wait_for_it(
@@ -158,8 +154,9 @@ async def test_processes_that_start_before_postgres_wait_for_it(
         assert "database is away" in await member.unready()
     server.start()
     await mortal.fleet.ready(*members)
+    await eventually(lambda: _answers(mortal), timeout_seconds=PATIENCE_SECONDS)
     job_id = await mortal.submit(inputs(10))
-    await completed(mortal, job_id)
+    await mortal.completed(job_id)
     mortal.fleet.none_failed()
 
 
@@ -191,7 +188,8 @@ async def test_postgres_goes_away_in_the_middle_and_comes_back(
         assert "database" in await member.unready()
     server.start()
     await mortal.fleet.ready(*members)
-    await completed(mortal, job_id)
+    await eventually(lambda: _answers(mortal), timeout_seconds=PATIENCE_SECONDS)
+    await mortal.completed(job_id)
     charges = await mortal.witness.charges(job_id)
     assert set(charges.values()) <= {1}, "one outage costs one attempt at most"
     mortal.fleet.none_failed()
