@@ -111,6 +111,7 @@ class Leases:
         self._control = control or asyncio.Event()
         self._clock = clock
         self._held: dict[tuple[int, int], Lease] = {}
+        self._away = False
 
     @contextmanager
     def hold(self, claim: Claim) -> Iterator[Lease]:
@@ -160,9 +161,13 @@ class Leases:
                     )
                 )
         except (Unavailable, TimeoutError) as error:
-            log.warning("lease.not_extended", leases=len(leases), error=str(error))
+            if not self._away:
+                reason = str(error) or "no answer in time"
+                log.warning("lease.not_extended", leases=len(leases), error=reason)
+            self._away = True
             self._lose([lease for lease in leases if lease.expires_at <= self._clock()])
             return
+        self._away = False
         kept = {row.id for row in rows if row.job_status in _ALIVE}
         paused = {row.id for row in rows if row.job_status == JobStatus.PAUSED}
         for lease in leases:
