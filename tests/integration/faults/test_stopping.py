@@ -13,7 +13,7 @@ from tests.stubs.sqs import BlackHole, SqsStub
 async def test_a_message_that_an_open_poll_brings_after_the_signal_is_given_back_at_once(
     stub: SqsStub, database: Database, database_url: str, platform: Platform
 ) -> None:
-    async with sqs_station(stub, database, database_url, receive_wait_seconds=20) as station:
+    async with sqs_station(stub, database, database_url, receive_wait_seconds=5) as station:
         queue = stub.queue(queue_url(station))
         recorder = Recorder()
         async with station.consuming(recorder) as stop:
