@@ -12,12 +12,14 @@ from uuid import UUID
 from pydantic import RootModel
 from sqlalchemy import Row, text
 
+from dispatcher.doctor import examine
 from infra.database import Database
 from infra.queue.protocol import Claim, ClaimedInput
 from infra.settings import Settings
 from schema.ids import uuid7
 from schema.kinds import Kind
 from schema.outcome import Backoff, Outcome, Succeeded
+from schema.statements.doctor import CHECKS
 from schema.statements.submit import insert_job
 
 KIND = "probe"
@@ -116,41 +118,12 @@ class Platform:
 
     async def check_consistency(self) -> None:
         """Assert what must hold at any moment between two commits (DESIGN, invariants)."""
-        off = await self.rows(_COUNTERS_THAT_DIFFER)
-        assert not off, f"counters differ from rows: {off}"
-        unnamed = await self.rows(_UNNAMED_INPUTS)
-        assert not unnamed, f"unfinished inputs named by no live entry: {unnamed}"
-        miscounted = await self.rows(_MISCOUNTED_ENTRIES)
-        assert not miscounted, f"entries that count their inputs wrongly: {miscounted}"
-
-
-_COUNTERS_THAT_DIFFER = """
-SELECT j.key FROM job j JOIN (
-    SELECT job_id, count(*) AS total,
-           count(*) FILTER (WHERE status = 'SUCCEEDED') AS succeeded,
-           count(*) FILTER (WHERE status = 'SKIPPED') AS skipped,
-           count(*) FILTER (WHERE status = 'NOT_FOUND') AS not_found,
-           count(*) FILTER (WHERE status = 'DLQ') AS dlq,
-           count(*) FILTER (WHERE reused) AS files_reused,
-           count(*) FILTER (WHERE NOT reused) AS files_generated
-    FROM input GROUP BY job_id) r ON r.job_id = j.id
-WHERE (j.total, j.succeeded, j.skipped, j.not_found, j.dlq, j.files_reused, j.files_generated)
-    IS DISTINCT FROM (r.total, r.succeeded, r.skipped, r.not_found, r.dlq, r.files_reused,
-                      r.files_generated)
-   OR (SELECT count(*) FROM dead_letter d WHERE d.job_id = j.id) <> j.dlq
-"""
-_UNNAMED_INPUTS = """
-SELECT i.job_id, i.ordinal FROM input i JOIN job j ON j.id = i.job_id
-LEFT JOIN outbox o ON o.id = i.entry_id AND o.job_id = i.job_id
-                  AND i.ordinal BETWEEN o.first_ordinal AND o.last_ordinal
-WHERE i.status IN ('PENDING', 'RETRY_WAIT') AND j.status IN ('SUBMITTED', 'RUNNING')
-  AND o.id IS NULL
-"""
-_MISCOUNTED_ENTRIES = """
-SELECT o.id, o.unfinished, count(i.ordinal) FROM outbox o
-LEFT JOIN input i ON i.job_id = o.job_id AND i.entry_id = o.id
-WHERE o.type = 'inputs' GROUP BY o.id HAVING o.unfinished <> count(i.ordinal)
-"""
+        findings = await examine(
+            self.database,
+            patience_seconds=0,
+            checks=[check for check in CHECKS if check.always],
+        )
+        assert not findings, [(found.check.name, found.breaches) for found in findings]
 
 
 async def eventually(
