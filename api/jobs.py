@@ -6,7 +6,7 @@ import asyncio
 import datetime as dt
 import re
 from http import HTTPStatus
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 from uuid import UUID
 
 from api.answers import json_answer

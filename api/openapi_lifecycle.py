@@ -79,7 +79,7 @@ def lifecycle_paths() -> Json:
                 "jobId ordinal",
                 "404 409",
                 dry=False,
-            )  # fmt: skip
+            )
         },
         **_parked_paths(),
     }

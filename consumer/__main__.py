@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
 async def serve(settings: Settings, worker: str, stop: asyncio.Event) -> None:
     """Consume until ``stop``, then drain; wait for neighbours that are away, not ready then."""
-    kinds = load_kinds(settings.kinds)
+    kinds = load_kinds(settings.kinds, settings.kind_policies)
     health = Health(settings.liveness_timeout_seconds)
     async with AsyncExitStack() as stack:
         database = await stack.enter_async_context(
@@ -57,7 +57,15 @@ async def serve(settings: Settings, worker: str, stop: asyncio.Event) -> None:
                     load_runners(kinds, Resources(settings, database, storage), stop)
                 )
                 consumer = assemble(
-                    settings, worker, database, queue, runners, kinds, stop, health=health
+                    settings,
+                    worker,
+                    database,
+                    queue,
+                    runners,
+                    kinds,
+                    stop,
+                    health=health,
+                    control=listener.controls(),
                 )
                 await consumer.run(stop)
             health.draining = True

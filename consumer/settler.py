@@ -33,12 +33,19 @@ class Settler:
     """Commits outcomes in batches, one commit at a time."""
 
     def __init__(
-        self, database: Database, *, worker: str, backoffs: Mapping[str, Backoff], most: int
+        self,
+        database: Database,
+        *,
+        worker: str,
+        backoffs: Mapping[str, Backoff],
+        most: int,
+        events: bool = False,
     ) -> None:
         self._database = database
         self._worker = worker
         self._backoffs = backoffs
         self._most = most
+        self._events = events
         self._waiting: list[tuple[Lease, Settlement]] = []
         self._wanted = asyncio.Event()
 
@@ -68,6 +75,7 @@ class Settler:
                     [settlement for _, settlement in batch],
                     backoffs=self._backoffs,
                     jitter=random.random,
+                    events=self._events,
                 )
                 break
             except Unavailable as error:

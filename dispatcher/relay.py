@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import itertools
+import json
 from collections import Counter
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
@@ -210,6 +211,7 @@ def _outgoing(row: Row[Any]) -> Outgoing:
     body = (
         Message(row.id, row.job_id, row.kind, trace).body()
         if row.type == EntryType.INPUTS
-        else row.payload
+        # ASCII, as every message is: SQS refuses some characters that JSON allows.
+        else json.dumps(json.loads(row.payload), separators=(",", ":"))
     )
     return Outgoing(row.id, body, trace.attributes(), str(row.owner_id))

@@ -35,9 +35,13 @@ class Settings(BaseModel):
         default=None, description="Past a pooler: LISTEN needs a session of its own"
     )
     queue_url: str | None = None
-    events_queue_url: str | None = None
+    events_queue_url: str | None = Field(default=None, description="Where dead letters are told")
+    dead_letter_queue_url: str | None = Field(default=None, description="The queue's own DLQ")
     bucket: str | None = None
     kinds: str = Field(default="", description="Kinds from outside: package.module:NAME, …")
+    kind_policies: str = Field(
+        default="", description='JSON by kind: {"export": {"maxAttempts": 8, …}}'
+    )
 
     # Database.
     database_pool_size: int = Field(default=10, ge=1, le=200)
@@ -74,6 +78,12 @@ class Settings(BaseModel):
     maintenance_interval_seconds: float = Field(default=5, gt=0)
     maintenance_batch: int = Field(default=100, ge=1, le=10_000)
     poll_floor_seconds: float = Field(default=5, gt=0)
+
+    # For how long records are kept after they ended; 0: for ever.
+    retain_jobs_days: float = Field(default=90, ge=0)
+    retain_attempts_days: float = Field(default=90, ge=0)
+    retain_parked_messages_days: float = Field(default=30, ge=0)
+    retain_redrives_days: float = Field(default=365, ge=0)
 
     # Consumer.
     receivers: int = Field(default=2, ge=1, le=32, description="Long polls open at once")

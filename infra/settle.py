@@ -83,8 +83,12 @@ async def settle(
     *,
     backoffs: Mapping[str, Backoff],
     jitter: Callable[[], float],
+    events: bool = False,
 ) -> list[Settled]:
-    """Record outcomes in one commit; raises ``Unavailable`` when nothing can be known."""
+    """Record outcomes in one commit; raises ``Unavailable`` when nothing can be known.
+
+    With ``events``, the same commit orders an event for each input that died.
+    """
     shares: dict[Key, float] = defaultdict(jitter)
     lines = [
         _Line(
@@ -105,7 +109,7 @@ async def settle(
     else:
 
         async def unit(connection: AsyncConnection) -> set[Key]:
-            return await _settle_with_consequences(connection, worker, lines)
+            return await _settle_with_consequences(connection, worker, lines, events=events)
 
         accepted = await database.run(unit)
     return [
@@ -122,7 +126,7 @@ def _is_plain(line: _Line) -> bool:
 
 
 async def _settle_with_consequences(
-    connection: AsyncConnection, worker: str, lines: Sequence[_Line]
+    connection: AsyncConnection, worker: str, lines: Sequence[_Line], *, events: bool
 ) -> set[Key]:
     groups: dict[tuple[int, int, float], list[_Line]] = defaultdict(list)
     for line in lines:
@@ -138,16 +142,25 @@ async def _settle_with_consequences(
     follow_ups = _follow_ups(taken)
     if follow_ups["ids"]:
         await connection.execute(statements.insert_follow_ups(follow_ups))
+    await _record_failures(connection, worker, taken, events=events)
+    artifacts = _artifacts(taken)
+    if artifacts["job_ids"]:
+        await connection.execute(statements.register_artifacts(artifacts))
+    return accepted
+
+
+async def _record_failures(
+    connection: AsyncConnection, worker: str, taken: Sequence[_Line], *, events: bool
+) -> None:
     failed = [line for line in taken if line.verdict.error_class is not None]
     if failed:
         await connection.execute(statements.insert_attempts(worker, _attempts(failed)))
     dead = [line for line in taken if line.verdict.status is InputStatus.DLQ]
     if dead:
-        await connection.execute(statements.insert_dead_letters(worker, _dead_letters(dead)))
-    artifacts = _artifacts(taken)
-    if artifacts["job_ids"]:
-        await connection.execute(statements.register_artifacts(artifacts))
-    return accepted
+        letters = _dead_letters(dead)
+        await connection.execute(statements.insert_dead_letters(worker, letters))
+        if events:
+            await connection.execute(statements.insert_death_events(worker, letters))
 
 
 def _keys(rows: Iterable[Any]) -> set[Key]:

@@ -1,5 +1,6 @@
 """Waking sleepers after a commit: NOTIFY without payload, coalesced, on connections of its own.
 
+There are two channels: work is due, and some job was controlled (paused, resumed, ended).
 A wake-up is a courtesy: whoever waits also polls, so a lost one costs lateness, never work.
 """
 
@@ -24,7 +25,8 @@ import sqlalchemy as sa
 log: structlog.stdlib.BoundLogger = structlog.get_logger(__name__)
 
 CHANNEL = "haulage_work"
-_NOTIFY = sa.text(f"SELECT pg_notify('{CHANNEL}', '')")
+CONTROL_CHANNEL = "haulage_control"
+_NOTIFY = sa.text("SELECT pg_notify(channel, '') FROM unnest(CAST(:channels AS text[])) AS channel")
 _HEARTBEAT_SECONDS = 5.0
 _HEARTBEAT_TIMEOUT_SECONDS = 5.0
 
@@ -39,6 +41,7 @@ class Listener:
         self._enabled = settings.notify
         self._name = f"{name} listener"[:63]
         self._heard = asyncio.Event()
+        self._controlled: list[asyncio.Event] = []
 
     async def wait(self, timeout_seconds: float, stop: asyncio.Event) -> None:
         """Return at the next wake-up, after the timeout, or on ``stop``, whichever is first."""
@@ -56,6 +59,17 @@ class Listener:
     def wake(self) -> None:
         """Wake whoever waits in this process."""
         self._heard.set()
+
+    def controls(self) -> asyncio.Event:
+        """Give an event of the caller's own that is set whenever some job was controlled."""
+        event = asyncio.Event()
+        self._controlled.append(event)
+        return event
+
+    def tell_controlled(self) -> None:
+        """Set the events of ``controls``."""
+        for event in self._controlled:
+            event.set()
 
     async def run(self) -> None:
         """Listen until cancelled; reconnect with backoff, and wake after each reconnection."""
@@ -82,9 +96,11 @@ class Listener:
             server_settings={"application_name": self._name},
         )
         try:
-            await connection.add_listener(CHANNEL, lambda *_: self._heard.set())
-            log.info("listener.listening", channel=CHANNEL)
-            self._heard.set()
+            await connection.add_listener(CHANNEL, lambda *_: self.wake())
+            await connection.add_listener(CONTROL_CHANNEL, lambda *_: self.tell_controlled())
+            log.info("listener.listening", channels=[CHANNEL, CONTROL_CHANNEL])
+            self.wake()
+            self.tell_controlled()
             while True:
                 # A half-open connection raises no error by itself: ask it.
                 await asyncio.sleep(_HEARTBEAT_SECONDS)
@@ -100,10 +116,19 @@ class Notifier:
         self._database = database
         self._enabled = enabled
         self._wanted = asyncio.Event()
+        self._channels: set[str] = set()
 
     def notify(self) -> None:
-        """Ask for a wake-up; never waits."""
+        """Ask for a wake-up of those who wait for work; never waits."""
+        self._ask(CHANNEL)
+
+    def notify_control(self) -> None:
+        """Ask that consumers look at their jobs' statuses now; never waits."""
+        self._ask(CONTROL_CHANNEL)
+
+    def _ask(self, channel: str) -> None:
         if self._enabled:
+            self._channels.add(channel)
             self._wanted.set()
 
     async def run(self) -> None:
@@ -111,7 +136,8 @@ class Notifier:
         while True:
             await self._wanted.wait()
             self._wanted.clear()
+            channels, self._channels = sorted(self._channels), set()
             try:
-                await self._database.fetch(_NOTIFY)
+                await self._database.fetch(_NOTIFY.bindparams(channels=channels))
             except Unavailable as error:
                 log.debug("notify.failed", error=str(error))

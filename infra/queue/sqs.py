@@ -13,9 +13,8 @@ import structlog
 from infra.clients import speaking_plainly
 from infra.queue.protocol import Claim
 from schema.errors import HaulageError, Undecodable
-from schema.lifecycle import EntryState
 from schema.message import Message, decode
-from schema.statements.claim import claim_by_id, look_up_entries
+from schema.statements.claim import claim_by_id, let_go_of_entries
 from schema.statements.repair import park_messages
 
 if TYPE_CHECKING:
@@ -31,7 +30,6 @@ log: structlog.stdlib.BoundLogger = structlog.get_logger(__name__)
 BATCH_LIMIT = 10
 _HIDDEN_LIMIT_SECONDS = 43_200
 _DELETE_ROUNDS = 3
-_UNDECIDED_SECONDS = 5
 
 
 @dataclass(frozen=True, slots=True)
@@ -133,15 +131,11 @@ class SqsQueue:
         """Delete what the database has nothing left to do for; hide what another consumer runs."""
         if not deliveries:
             return
-        rows = await self._database.fetch(look_up_entries(list(deliveries)))
-        states = {row.id: row.state for row in rows}
-        busy = {row.id: float(row.lease_seconds) for row in rows if row.state == EntryState.CLAIMED}
+        rows = await self._database.fetch(let_go_of_entries(list(deliveries)))
+        busy = {row.id: float(row.lease_seconds) for row in rows}
         done: list[str] = []
         for entry_id, delivery in deliveries.items():
-            if states.get(entry_id) == EntryState.SENT:
-                # Only this message stands for the entry; its job is about to be moved on.
-                await self._hide([delivery], seconds=_UNDECIDED_SECONDS)
-            elif entry_id not in busy:
+            if entry_id not in busy:
                 # Settled, or waiting in Postgres to be sent anew.
                 done.append(delivery.handle)
             elif entry_id in self._held:
