@@ -61,5 +61,6 @@ def assemble(
         receivers=settings.receivers,
         receive_entries=settings.receive_entries,
         drain_seconds=settings.drain_seconds,
+        turn_seconds=settings.liveness_timeout_seconds / 3,
         turned=lambda: health.turned("receive"),
     )

@@ -148,15 +148,18 @@ class Leases:
         if not leases:
             return
         asked_at = self._clock()
+        ends_in = min(lease.expires_at for lease in leases) - asked_at
         try:
-            rows = await self._database.fetch(
-                extend_leases(
-                    [lease.claim.entry_id for lease in leases],
-                    [lease.claim.epoch for lease in leases],
-                    self._lease_seconds,
+            # An answer that comes after the first lease has ended comes too late to be waited for.
+            async with asyncio.timeout(min(max(ends_in, 0.0), self._lease_seconds / 3)):
+                rows = await self._database.fetch(
+                    extend_leases(
+                        [lease.claim.entry_id for lease in leases],
+                        [lease.claim.epoch for lease in leases],
+                        self._lease_seconds,
+                    )
                 )
-            )
-        except Unavailable as error:
+        except (Unavailable, TimeoutError) as error:
             log.warning("lease.not_extended", leases=len(leases), error=str(error))
             self._lose([lease for lease in leases if lease.expires_at <= self._clock()])
             return
@@ -179,8 +182,10 @@ class Leases:
 
     def _lose(self, leases: Sequence[Lease]) -> None:
         for lease in leases:
-            # A settled entry is gone, and so is its lease: nothing of it runs or waits any more.
-            if (lease.running or lease.starting) and not lease.lost:
+            # A settled entry is gone, and so is its lease: nothing of it runs any more, and
+            # nothing of it waits for a slot.
+            unstarted = lease.remaining > lease.unsettled
+            if (lease.running or unstarted) and not lease.lost:
                 lease.lost = True
                 lease.halt()
                 log.warning(

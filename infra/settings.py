@@ -96,7 +96,7 @@ class Settings(BaseModel):
     drain_seconds: float = Field(default=25, ge=0)
     unknown_kind_delay_seconds: int = Field(default=30, ge=1, le=43_200)
 
-    # Clients of AWS; each has a pool of its own, which must exceed its pollers and acks together.
+    # Clients of AWS. Long polls have a client, and so a pool, to themselves.
     aws_connections: int = Field(default=50, ge=1, le=1_000)
     aws_connect_timeout_seconds: float = Field(default=5, gt=0)
     aws_read_timeout_seconds: float = Field(default=30, gt=0)
@@ -155,5 +155,11 @@ class Settings(BaseModel):
             raise ValueError(msg)
         if self.aws_read_timeout_seconds <= self.receive_wait_seconds:
             msg = "HAULAGE_AWS_READ_TIMEOUT_SECONDS must exceed HAULAGE_RECEIVE_WAIT_SECONDS"
+            raise ValueError(msg)
+        if self.aws_connections < max(self.receivers, self.relay_concurrency):
+            msg = (
+                "HAULAGE_AWS_CONNECTIONS must not be less than HAULAGE_RECEIVERS or"
+                " HAULAGE_RELAY_CONCURRENCY"
+            )
             raise ValueError(msg)
         return self

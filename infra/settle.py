@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from schema.lifecycle import UNFINISHED_INPUT_STATUSES, InputStatus
-from schema.outcome import Succeeded, Verdict, decide, fingerprint
+from schema.outcome import Backoff, Succeeded, Verdict, decide, fingerprint
 from schema.statements import settle as statements
 
 if TYPE_CHECKING:
@@ -23,9 +23,11 @@ if TYPE_CHECKING:
 
     from infra.database import Database
     from infra.queue.protocol import Claim, ClaimedInput
-    from schema.outcome import Backoff, Outcome
+    from schema.outcome import Outcome
 
 Key = tuple[int, int]
+# A process may settle what it cannot run: a reaper that was deployed before the kind was.
+_OF_AN_UNKNOWN_KIND = Backoff()
 
 
 # A tuple: it is made for every input, and a frozen dataclass costs several times as much.
@@ -97,7 +99,7 @@ async def settle(
                 outcome,
                 attempt=input_.attempts + 1,
                 max_attempts=claim.max_attempts,
-                backoff=backoffs[claim.kind],
+                backoff=backoffs.get(claim.kind, _OF_AN_UNKNOWN_KIND),
                 jitter=shares[claim.entry_id, input_.attempts],
             ),
         )

@@ -64,7 +64,8 @@ _RESUME = sa.text(
             WHEN t.final = t.total OR (t.fail_fast AND t.dlq - t.forgiven > t.tolerated)
             THEN clock_timestamp() END,
         succeeded = t.succeeded, skipped = t.skipped, not_found = t.not_found, dlq = t.dlq,
-        cancelled = t.cancelled, expired = t.expired, sweeping = true, control_version = j.control_version + 1
+        cancelled = t.cancelled, expired = t.expired, sweeping = true,
+        control_version = j.control_version + 1
     FROM target t WHERE j.id = t.id AND t.status = 'PAUSED'
 """
     + _ANSWER
