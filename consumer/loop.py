@@ -113,6 +113,8 @@ class Consumer:
         while True:
             try:
                 async with asyncio.timeout(self._turn_seconds):
-                    return await self._intake.room()
+                    most = await self._intake.room()
+                    await self._settler.room()
+                    return most
             except TimeoutError:
                 self._turned()

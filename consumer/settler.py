@@ -48,12 +48,20 @@ class Settler:
         self._events = events
         self._waiting: list[tuple[Lease, Settlement]] = []
         self._wanted = asyncio.Event()
+        self._room = asyncio.Event()
+        self._room.set()
 
     def add(self, lease: Lease, settlements: Sequence[Settlement]) -> None:
         """Hand over outcomes; ``lease.settled()`` says when they are committed."""
         lease.await_settling(len(settlements))
         self._waiting.extend((lease, settlement) for settlement in settlements)
         self._wanted.set()
+        if len(self._waiting) >= self._most:
+            self._room.clear()
+
+    async def room(self) -> None:
+        """Wait until less than a whole commit waits: claiming may not run ahead of settling."""
+        await self._room.wait()
 
     async def run(self) -> None:
         """Commit what is handed over until cancelled; wait out a database that is away."""
@@ -62,6 +70,8 @@ class Settler:
             batch, self._waiting = self._waiting[: self._most], self._waiting[self._most :]
             if not self._waiting:
                 self._wanted.clear()
+            if len(self._waiting) < self._most:
+                self._room.set()
             if batch:
                 await self._commit(batch)
 
