@@ -18,6 +18,8 @@ if TYPE_CHECKING:
     from pydantic import ValidationError
 
 MOST_LISTED = 100
+# Reading ends here: judging millions of bad inputs helps nobody.
+MOST_COUNTED = 1_000
 _TEXT_LIMIT = 300
 Place = Literal["pointer", "parameter", "header"]
 
@@ -31,6 +33,7 @@ TYPES = {
     "unauthorized": "A valid API key is needed",
     "forbidden": "The API key does not allow this",
     "not-found": "There is nothing here",
+    "conflict": "Its present state does not allow this",
     "method-not-allowed": "The method is not allowed here",
     "request-timeout": "The body did not arrive in time",
     "too-large": "The body is too large",
@@ -66,6 +69,7 @@ class Problem(Refusal):
         errors: Sequence[BadField] = (),
         error_count: int | None = None,
         headers: Mapping[str, str] | None = None,
+        members: Mapping[str, Any] | None = None,
     ) -> None:
         super().__init__(detail)
         assert kind in TYPES, "problem types are a closed set"
@@ -75,6 +79,7 @@ class Problem(Refusal):
         self.errors = tuple(errors[:MOST_LISTED])
         self.error_count = len(errors) if error_count is None else error_count
         self.headers = dict(headers or {})
+        self.members = dict(members or {})
 
     def response(self, correlation_id: str) -> Response:
         """Render it as ``application/problem+json``."""
@@ -84,6 +89,7 @@ class Problem(Refusal):
             "status": self.status,
             "detail": clean(self.detail),
             "correlationId": correlation_id,
+            **self.members,
         }
         if self.errors:
             document["errors"] = [bad.document() for bad in self.errors]
@@ -98,7 +104,7 @@ class Problem(Refusal):
 
 @dataclass(slots=True)
 class BadFields:
-    """Gathers what is wrong with one request: lists the first hundred, counts them all."""
+    """Gathers what is wrong with one request: lists a hundred, counts on to a thousand."""
 
     listed: list[BadField] = field(default_factory=list)
     count: int = 0
@@ -124,6 +130,8 @@ class BadFields:
         """Make the 422 that names them."""
         more = self.count - len(self.listed)
         detail = f"{self.count} field{'s are' if self.count != 1 else ' is'} not valid"
+        if self.count >= MOST_COUNTED:
+            detail = f"at least {detail}"
         if more:
             detail += f"; the first {len(self.listed)} are listed, {more} more are not"
         return Problem(
@@ -158,6 +166,11 @@ def _pointer(document: object, location: tuple[int | str, ...]) -> str:
 def not_found(what: str = "there is nothing at this address") -> Problem:
     """Make a 404."""
     return Problem(HTTPStatus.NOT_FOUND, "not-found", what)
+
+
+def conflict(detail: str, **members: Any) -> Problem:
+    """Make a 409; ``members`` say what the state is."""
+    return Problem(HTTPStatus.CONFLICT, "conflict", detail, members=members)
 
 
 def unavailable(detail: str, *, retry_after_seconds: int = 2) -> Problem:

@@ -30,7 +30,7 @@ _INT8_DIGITS = 20
 _CONTAINERS = frozenset({dict, list})
 
 
-class _Unusual(Exception):  # noqa: N818 - it says what was found, and never leaves here
+class _Unusual(Exception):
     """Something cannot be stored: read it again, leniently, to say where."""
 
 
@@ -79,7 +79,7 @@ def _strictly(read: Callable[[str], object]) -> Callable[[str], object]:
     return storable
 
 
-def _scanner(**hooks: Any) -> Callable[[str, int], tuple[Any, int]]:  # noqa: ANN401 - json's hooks
+def _scanner(**hooks: Any) -> Callable[[str, int], tuple[Any, int]]:
     # The decoder's own scanner: unlike raw_decode it neither wraps nor re-words its errors.
     decoder: Any = json.JSONDecoder(**hooks)
     scan: Callable[[str, int], tuple[Any, int]] = make_scanner(decoder)
@@ -216,7 +216,7 @@ def _is_deeper(value: object, levels: int) -> bool:
     )
 
 
-def _examined(value: Any, pointer: str, bad: BadFields, levels: int, depth: int) -> Any:  # noqa: ANN401 - any JSON
+def _examined(value: Any, pointer: str, bad: BadFields, levels: int, depth: int) -> Any:
     """Give the value as plain Python, noting every place that could not be stored."""
     if isinstance(value, _Unstorable):
         bad.add(pointer, value.reason)

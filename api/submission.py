@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from pydantic import ValidationError
 
 from api.models import JobFields
-from api.problems import BadFields, escape
+from api.problems import MOST_COUNTED, BadFields, escape
 from api.strict_json import Source
 
 if TYPE_CHECKING:
@@ -137,6 +137,8 @@ class _Reading:
         inputs = _Inputs(kind, self.limits, self.bad, self.bodies)
         inputs.read(source)
         while source.take(",", "]") == ",":
+            if self.bad.count >= MOST_COUNTED:
+                raise self.bad.problem()
             inputs.read(source)
 
     def submission(self) -> Submission:
@@ -172,6 +174,9 @@ class _Reading:
             return None
         if fields.scheduledFor and fields.expiresAt and fields.expiresAt <= fields.scheduledFor:
             self.bad.add("/expiresAt", "must lie after scheduledFor")
+        policy = fields.policy
+        if policy.toleratedFailures is not None and policy.toleratedFailureShare is not None:
+            self.bad.add("/policy/toleratedFailureShare", "excludes toleratedFailures: give one")
         return fields
 
     def _options(self, kind: Kind) -> str | None:

@@ -79,6 +79,8 @@ class Workshop:
                     ended = "settled"
             if ended in ("settled", "released"):
                 self._acknowledger.add(claim)
+            else:
+                self._acknowledger.drop(claim)
             log.info(
                 "entry.done",
                 ended=ended,

@@ -10,15 +10,14 @@ from __future__ import annotations
 import asyncio
 from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING, Any, Self, TypeVar
-from uuid import uuid4
 
 import asyncpg
-from sqlalchemy import URL, make_url
+from sqlalchemy import URL, make_url, text
 from sqlalchemy import exc as sa_exc
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine, create_async_engine
 
 from infra.retry import lost_race, sqlstate
-from schema.errors import Misconfigured, Unavailable
+from schema.errors import Misconfigured, Unavailable, Unusable
 
 if TYPE_CHECKING:
     from collections.abc import (
@@ -36,15 +35,21 @@ if TYPE_CHECKING:
 
 Result = TypeVar("Result")
 
-# Away, starting, stopping, full, or read-only after a failover: all pass by themselves.
-_AWAY_CLASSES = ("08", "53", "57P", "25006")
+# Away, starting, stopping, full, too slow, or read-only after a failover: all pass by themselves.
+_AWAY_CLASSES = ("08", "25006", "53", "55P03", "57014", "57P", "58")
+# It answers, but does not let us in, or no longer has our database: somebody has to act.
+_CLOSED_CLASSES = ("28", "3D000")
+_READ_ONLY = "25006"
+_CLOSE_SECONDS = 5.0
+_PING = text("SELECT 1")
 
 
 class Database:
     """A pool of connections to Postgres and the only way to commit through it."""
 
-    def __init__(self, engine: AsyncEngine) -> None:
+    def __init__(self, engine: AsyncEngine, *, keeps_session: bool = True) -> None:
         self._engine = engine
+        self._keeps_session = keeps_session
         self._autocommit = engine.execution_options(isolation_level="AUTOCOMMIT")
         self._reading = engine.execution_options(postgresql_readonly=True)
         self._frozen = engine.execution_options(
@@ -62,7 +67,7 @@ class Database:
             pool_use_lifo=True,
             connect_args=connect_arguments(settings, name=name),
         )
-        return cls(engine)
+        return cls(engine, keeps_session=settings.database_pooler == "none")
 
     async def __aenter__(self) -> Self:
         return self
@@ -71,16 +76,22 @@ class Database:
         await self.close()
 
     async def close(self) -> None:
-        """Close every connection of the pool."""
-        await self._engine.dispose()
+        """Close every connection of the pool; those that do not answer are left to the system."""
+        try:
+            async with asyncio.timeout(_CLOSE_SECONDS):
+                await self._engine.dispose()
+        except TimeoutError:
+            await self._engine.dispose(close=False)
 
     async def fetch(self, statement: Executable) -> Sequence[Row[Any]]:
         """Run one statement, commit it with its own round trip, and return its rows."""
+        if not self._keeps_session:
+            # Outside a transaction, preparing and executing may meet two different sessions.
+            return await self.run(lambda connection: _rows(connection, statement))
         async for attempt in lost_race():
             with attempt:
                 async with _speaking_plainly(), _checked_out(self._autocommit) as connection:
-                    result = await connection.execute(statement)
-                    return result.all() if result.returns_rows else ()
+                    return await _rows(connection, statement)
         raise AssertionError  # pragma: no cover - lost_race re-raises
 
     async def run(self, unit: Callable[[AsyncConnection], Awaitable[Result]]) -> Result:
@@ -91,7 +102,7 @@ class Database:
         async for attempt in lost_race():
             with attempt:
                 async with _speaking_plainly(), _checked_out(self._engine) as connection:
-                    async with connection.begin():
+                    async with connection.begin(), _kept_whole(connection):
                         return await unit(connection)
         raise AssertionError  # pragma: no cover - lost_race re-raises
 
@@ -105,7 +116,7 @@ class Database:
         belongs into it.
         """
         async with _speaking_plainly(), _checked_out(self._reading) as connection:
-            async with connection.begin():
+            async with connection.begin(), _kept_whole(connection):
                 result = await connection.stream(statement)
                 yield result.partitions(batch_rows)
 
@@ -123,8 +134,12 @@ class Database:
 
     async def ping(self) -> None:
         """Return when the database answers; raise ``Unavailable`` when it does not."""
-        async with _speaking_plainly(), _checked_out(self._autocommit) as connection:
-            await connection.exec_driver_sql("SELECT 1")
+        await self.fetch(_PING)
+
+
+async def _rows(connection: AsyncConnection, statement: Executable) -> Sequence[Row[Any]]:
+    result = await connection.execute(statement)
+    return result.all() if result.returns_rows else ()
 
 
 async def copy_rows(
@@ -155,13 +170,20 @@ def sqlalchemy_url(url: str) -> URL:
 
 def connect_arguments(settings: Settings, *, name: str) -> dict[str, Any]:
     """Give asyncpg's connect arguments: limits on every session, and the pooler's one setting."""
-    arguments: dict[str, Any] = {"timeout": settings.database_connect_timeout_seconds}
+    arguments: dict[str, Any] = {
+        "timeout": settings.database_connect_timeout_seconds,
+        # The server ends what takes too long, and says so. Whoever does not answer even then is
+        # not there: without this, a connection that went quiet would be waited for, for ever.
+        "command_timeout": settings.statement_timeout_seconds
+        + settings.database_connect_timeout_seconds,
+    }
     if settings.database_pooler == "transaction":
-        # A transaction pooler moves us between sessions: no cached statements, unique names.
+        # A transaction pooler moves us between sessions: statements are prepared without a name,
+        # which lasts until the next one, since nobody could close a named one afterwards.
         # Limits must then be set on the role or in the pooler, which refuses them at connect.
         arguments["prepared_statement_cache_size"] = 0
         arguments["statement_cache_size"] = 0
-        arguments["prepared_statement_name_func"] = lambda: f"haulage_{uuid4().hex}"
+        arguments["prepared_statement_name_func"] = lambda: ""
         return arguments
     milliseconds = 1_000
     arguments["server_settings"] = {
@@ -178,13 +200,24 @@ def connect_arguments(settings: Settings, *, name: str) -> dict[str, Any]:
 
 @asynccontextmanager
 async def _checked_out(engine: AsyncEngine) -> AsyncIterator[AsyncConnection]:
-    async with engine.connect() as connection:
-        try:
-            yield connection
-        except asyncio.CancelledError:
-            # Cancelled half-way through a protocol exchange: what the session holds is unknown.
-            await asyncio.shield(connection.invalidate())
-            raise
+    async with engine.connect() as connection, _kept_whole(connection):
+        yield connection
+
+
+@asynccontextmanager
+async def _kept_whole(connection: AsyncConnection) -> AsyncIterator[None]:
+    """Keep a session out of the pool, and from a rollback, once nobody knows what it holds."""
+    try:
+        yield
+    except (asyncio.CancelledError, TimeoutError, OSError):
+        # Given up half-way through a protocol exchange.
+        await asyncio.shield(connection.invalidate())
+        raise
+    except sa_exc.DBAPIError as error:
+        if sqlstate(error) == _READ_ONLY:
+            # The server of this session is no longer the one to write to; the next may be.
+            await connection.invalidate()
+        raise
 
 
 @asynccontextmanager
@@ -198,6 +231,8 @@ async def _speaking_plainly() -> AsyncIterator[None]:
         code = sqlstate(error) or ""
         if error.connection_invalidated or code.startswith(_AWAY_CLASSES):
             raise Unavailable(f"database is away: {_first_line(error.orig)}") from error
+        if code.startswith(_CLOSED_CLASSES):
+            raise Unusable(f"database is closed to us: {_first_line(error.orig)}") from error
         raise
     except (
         OSError,

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from typing import TYPE_CHECKING, Any
 
+import asyncpg
 import structlog
 from tenacity import (
     AsyncRetrying,
@@ -34,15 +35,20 @@ def sqlstate(error: BaseException) -> str | None:
     return None
 
 
-def is_serialization_failure(error: BaseException) -> bool:
-    """Say whether the transaction lost a race and deserves another run."""
-    return sqlstate(error) in _SERIALIZATION_FAILURES
+def deserves_another_run(error: BaseException) -> bool:
+    """Say whether the transaction lost a race: with another one, or with a change of a table."""
+    return sqlstate(error) in _SERIALIZATION_FAILURES or isinstance(
+        getattr(error, "orig", error).__cause__, asyncpg.InvalidCachedStatementError
+    )
 
 
 def lost_race() -> AsyncRetrying:
-    """Rerun a transaction that deadlocked or failed to serialise."""
+    """Rerun a transaction that deadlocked, failed to serialise or met a stale prepared statement.
+
+    The driver forgets every prepared statement when it reports a stale one.
+    """
     return AsyncRetrying(
-        retry=retry_if_exception(is_serialization_failure),
+        retry=retry_if_exception(deserves_another_run),
         wait=wait_random_exponential(multiplier=0.01, max=0.5),
         stop=stop_after_attempt(8),
         reraise=True,

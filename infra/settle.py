@@ -10,10 +10,10 @@ from __future__ import annotations
 import json
 from collections import defaultdict
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from schema.lifecycle import UNFINISHED_INPUT_STATUSES, InputStatus
-from schema.outcome import Succeeded, Verdict, decide, fingerprint
+from schema.outcome import Backoff, Succeeded, Verdict, decide, fingerprint
 from schema.statements import settle as statements
 
 if TYPE_CHECKING:
@@ -23,13 +23,15 @@ if TYPE_CHECKING:
 
     from infra.database import Database
     from infra.queue.protocol import Claim, ClaimedInput
-    from schema.outcome import Backoff, Outcome
+    from schema.outcome import Outcome
 
 Key = tuple[int, int]
+# A process may settle what it cannot run: a reaper that was deployed before the kind was.
+_OF_AN_UNKNOWN_KIND = Backoff()
 
 
-@dataclass(frozen=True, slots=True)
-class Settlement:
+# A tuple: it is made for every input, and a frozen dataclass costs several times as much.
+class Settlement(NamedTuple):
     """What came of one input of a claim."""
 
     claim: Claim
@@ -43,8 +45,7 @@ class Settlement:
         return self.claim.entry_id, self.input.ordinal
 
 
-@dataclass(frozen=True, slots=True)
-class Settled:
+class Settled(NamedTuple):
     """A settlement and what was decided of it; ``accepted`` unless the lease was lost."""
 
     settlement: Settlement
@@ -95,14 +96,15 @@ async def settle(
         _Line(
             settlement,
             decide(
-                settlement.outcome,
-                attempt=settlement.input.attempts + 1,
-                max_attempts=settlement.claim.max_attempts,
-                backoff=backoffs[settlement.claim.kind],
-                jitter=shares[settlement.claim.entry_id, settlement.input.attempts],
+                outcome,
+                attempt=input_.attempts + 1,
+                max_attempts=claim.max_attempts,
+                backoff=backoffs.get(claim.kind, _OF_AN_UNKNOWN_KIND),
+                jitter=shares[claim.entry_id, input_.attempts],
             ),
         )
         for settlement in settlements
+        for claim, input_, outcome, _ in (settlement,)
     ]
     if all(_is_plain(line) for line in lines):
         accepted = _keys(await database.fetch(_settle_statement(lines)))
@@ -113,8 +115,7 @@ async def settle(
 
         accepted = await database.run(unit)
     return [
-        Settled(line.settlement, line.verdict, accepted=line.settlement.key in accepted)
-        for line in lines
+        Settled(line.settlement, line.verdict, line.settlement.key in accepted) for line in lines
     ]
 
 
@@ -165,24 +166,32 @@ async def _record_failures(
 
 
 def _keys(rows: Iterable[Any]) -> set[Key]:
-    return {(row.entry_id, row.ordinal) for row in rows}
+    return {(entry_id, ordinal) for entry_id, ordinals in rows for ordinal in ordinals}
 
 
 def _settle_statement(lines: Sequence[_Line]) -> Any:  # noqa: ANN401 - a TextClause
     held = sorted({(line.settlement.claim.entry_id, line.settlement.claim.epoch) for line in lines})
-    columns: dict[str, list[Any]] = {
-        "entry_ids": [line.settlement.claim.entry_id for line in lines],
-        "epochs": [line.settlement.claim.epoch for line in lines],
-        "ordinals": [line.settlement.input.ordinal for line in lines],
-        "statuses": [line.verdict.status.value for line in lines],
-        "attempts": [line.attempt for line in lines],
-        "next_entry_ids": [line.next_entry_id for line in lines],
-        "results": [_result(line.settlement.outcome) for line in lines],
-        "reused": [_reused(line.settlement.outcome) for line in lines],
-        "elapsed_ms": [line.settlement.elapsed_ms for line in lines],
-        "error_classes": [line.verdict.error_class for line in lines],
-        "error_messages": [line.verdict.error_message for line in lines],
-    }
+    # One pass over the lines: this runs for every input.
+    rows = [
+        (
+            claim.entry_id,
+            claim.epoch,
+            input_.ordinal,
+            line.verdict.status.value,
+            input_.attempts + 1,
+            line.next_entry_id,
+            _result(outcome),
+            outcome.reused if isinstance(outcome, Succeeded) else None,
+            elapsed_ms,
+            line.verdict.error_class,
+            line.verdict.error_message,
+        )
+        for line in lines
+        for claim, input_, outcome, elapsed_ms in (line.settlement,)
+    ]
+    columns: dict[str, list[Any]] = dict(
+        zip(statements.OUTCOME_COLUMNS, map(list, zip(*rows, strict=True)), strict=True)
+    )
     return statements.settle_inputs(
         columns, held_ids=[id_ for id_, _ in held], held_epochs=[epoch for _, epoch in held]
     )
@@ -192,10 +201,6 @@ def _result(outcome: Outcome) -> str | None:
     if isinstance(outcome, Succeeded) and outcome.result:
         return json.dumps(outcome.result, separators=(",", ":"), allow_nan=False)
     return None
-
-
-def _reused(outcome: Outcome) -> bool | None:
-    return outcome.reused if isinstance(outcome, Succeeded) else None
 
 
 def _follow_ups(lines: Sequence[_Line]) -> dict[str, list[Any]]:

@@ -27,20 +27,20 @@ log: structlog.stdlib.BoundLogger = structlog.get_logger(__name__)
 CHANNEL = "haulage_work"
 CONTROL_CHANNEL = "haulage_control"
 _NOTIFY = sa.text("SELECT pg_notify(channel, '') FROM unnest(CAST(:channels AS text[])) AS channel")
-_HEARTBEAT_SECONDS = 5.0
-_HEARTBEAT_TIMEOUT_SECONDS = 5.0
 
 
 class Listener:
     """Hears wake-ups on a dedicated, direct connection; survives losing it."""
 
-    def __init__(self, settings: Settings, *, name: str) -> None:
+    def __init__(self, settings: Settings, *, name: str, heartbeat_seconds: float = 5.0) -> None:
         url = sqlalchemy_url(settings.database_direct_url or settings.database_url)
         self._dsn = url.set(drivername="postgresql").render_as_string(hide_password=False)
         self._connect_timeout_seconds = settings.database_connect_timeout_seconds
         self._enabled = settings.notify
         self._name = f"{name} listener"[:63]
         self._heard = asyncio.Event()
+        self._heartbeat_seconds = heartbeat_seconds
+        self._failures = 0
         self._controlled: list[asyncio.Event] = []
 
     async def wait(self, timeout_seconds: float, stop: asyncio.Event) -> None:
@@ -75,18 +75,15 @@ class Listener:
         """Listen until cancelled; reconnect with backoff, and wake after each reconnection."""
         if not self._enabled:
             return
-        failures = 0
         while True:
             try:
                 await self._listen()
             except (OSError, TimeoutError, asyncpg.PostgresError, asyncpg.InterfaceError) as error:
-                failures += 1
-                delay = jittered(failures, base_seconds=0.2, cap_seconds=10)
-                if failures == 1:
+                self._failures += 1
+                delay = jittered(self._failures, base_seconds=0.2, cap_seconds=10)
+                if self._failures == 1:
                     log.warning("listener.lost", error=str(error) or type(error).__name__)
                 await asyncio.sleep(delay)
-            else:
-                failures = 0
 
     async def _listen(self) -> None:
         connection: asyncpg.Connection[Any] = await asyncpg.connect(
@@ -95,18 +92,30 @@ class Listener:
             statement_cache_size=0,
             server_settings={"application_name": self._name},
         )
+        ended = asyncio.Event()
+        connection.add_termination_listener(lambda *_: ended.set())
         try:
             await connection.add_listener(CHANNEL, lambda *_: self.wake())
             await connection.add_listener(CONTROL_CHANNEL, lambda *_: self.tell_controlled())
             log.info("listener.listening", channels=[CHANNEL, CONTROL_CHANNEL])
             self.wake()
             self.tell_controlled()
-            while True:
+            while not await _comes(ended, self._heartbeat_seconds):
                 # A half-open connection raises no error by itself: ask it.
-                await asyncio.sleep(_HEARTBEAT_SECONDS)
-                await connection.execute("SELECT 1", timeout=_HEARTBEAT_TIMEOUT_SECONDS)
+                await connection.execute("SELECT 1", timeout=self._heartbeat_seconds)
+                self._failures = 0
+            raise ConnectionResetError("the session was ended")
         finally:
             connection.terminate()
+
+
+async def _comes(event: asyncio.Event, timeout_seconds: float) -> bool:
+    """Wait for an event; say whether it came in time."""
+    try:
+        async with asyncio.timeout(timeout_seconds):
+            return await event.wait()
+    except TimeoutError:
+        return False
 
 
 class Notifier:

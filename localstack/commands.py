@@ -25,9 +25,7 @@ from localstack.stack import Stack
 
 CHECKOUT = Path(__file__).resolve().parent.parent
 INTERRUPTED = 130  # as a shell reports a process that Ctrl-C ended
-_SAMPLE_JOB = (
-    '{"inputs":[{"indexKey":"MSFT","effectiveDate":20100301,"asofindicator":"ADJCLS"}]}'
-)
+_SAMPLE_JOB = '{"inputs":[{"indexKey":"MSFT","effectiveDate":20100301,"asofindicator":"ADJCLS"}]}'
 _EXPECTED = (
     ApiError,
     InstallError,

@@ -12,7 +12,7 @@ from types import FrameType
 _SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 
-class Interrupted(Exception):  # noqa: N818 no error: somebody wished it
+class Interrupted(Exception):
     """Somebody asked us to stop; what was started is still to be stopped by whoever catches it."""
 
 

@@ -102,13 +102,16 @@ class Verdict:
     error_message: str | None = None
 
 
+_DONE = Verdict(InputStatus.SUCCEEDED)
+
+
 def decide(
     outcome: Outcome, *, attempt: int, max_attempts: int, backoff: Backoff, jitter: float
 ) -> Verdict:
     """Decide what follows from the outcome of attempt number ``attempt`` (from 1)."""
     match outcome:
         case Succeeded():
-            return Verdict(InputStatus.SUCCEEDED)
+            return _DONE
         case Skipped(reason):
             return Verdict(InputStatus.SKIPPED, error_message=clean(reason))
         case Missing(reason):

@@ -30,6 +30,7 @@ from infra.queue.sqs import SqsQueue
 from infra.settings import Settings
 from infra.wakeup import Listener
 from localstack.init.resources import Access
+from schema.kinds import Kind
 from schema.lifecycle import EntryType
 from tests.platform import KIND, KINDS
 
@@ -65,10 +66,12 @@ class Delivery:
     listener: Listener
     sqs: SQSClient | None = None
     receiving: SQSClient | None = None
+    kinds: Mapping[str, Kind] = field(default_factory=lambda: KINDS)
     stack: AsyncExitStack = field(default_factory=AsyncExitStack)
 
-    def queue(self, worker: str, *, kinds: tuple[str, ...] = (KIND,)) -> Queue:
-        """Give a consumer's end of the queue."""
+    def queue(self, worker: str, *, kinds: tuple[str, ...] = ()) -> Queue:
+        """Give a consumer's end of the queue, by default of all kinds that are known here."""
+        kinds = kinds or tuple(self.kinds)
         if self.sqs is None or self.receiving is None:
             return OutboxQueue(
                 self.database,
@@ -109,7 +112,7 @@ class Delivery:
             Reaper(
                 self.database,
                 worker="reaper",
-                backoffs={name: kind.backoff for name, kind in KINDS.items()},
+                backoffs={name: kind.backoff for name, kind in self.kinds.items()},
                 most=100,
                 wake=self.listener.wake,
                 events=self.settings.events_queue_url is not None,
@@ -159,7 +162,7 @@ class Delivery:
             self.database,
             (queue or self.queue)(worker),
             runners,
-            KINDS,
+            self.kinds,
             stop,
             health=Health(60),
             control=self.listener.controls(),
@@ -204,11 +207,28 @@ async def open_delivery(
     if mode == "outbox":
         yield Delivery(mode, settings, database, listener)
         return
-    clients = Clients(settings)
-    async with clients.sqs() as sqs, clients.sqs_receiving() as receiving:
+    async with Clients(settings).sqs() as sqs:
         url = (await sqs.create_queue(QueueName=f"test-{uuid4().hex}"))["QueueUrl"]
         sqs_settings = settings.model_copy(
             update={"consumer_mode": "sqs-consumer", "queue_url": url}
         )
-        yield Delivery(mode, sqs_settings, database, listener, sqs, receiving)
+        async with connect_delivery(sqs_settings, database, listener) as delivery:
+            yield delivery
         await sqs.delete_queue(QueueUrl=url)
+
+
+@asynccontextmanager
+async def connect_delivery(
+    settings: Settings,
+    database: Database,
+    listener: Listener,
+    *,
+    kinds: Mapping[str, Kind] = KINDS,
+) -> AsyncIterator[Delivery]:
+    """Open delivery as the settings say; over SQS the queue is there already."""
+    if settings.consumer_mode == "outbox":
+        yield Delivery("outbox", settings, database, listener, kinds=kinds)
+        return
+    clients = Clients(settings)
+    async with clients.sqs() as sqs, clients.sqs_receiving() as receiving:
+        yield Delivery("sqs", settings, database, listener, sqs, receiving, kinds)

@@ -107,13 +107,19 @@ class Platform:
     async def entries(self, job_id: UUID) -> Sequence[Row[Any]]:
         return await self.rows("SELECT * FROM outbox WHERE job_id = :id ORDER BY id", id=job_id)
 
-    async def until(self, job_id: UUID, *statuses: str, timeout_seconds: float = 30) -> Row[Any]:
+    async def until(
+        self,
+        job_id: UUID,
+        *statuses: str,
+        timeout_seconds: float = 30,
+        pause_seconds: float = 0.005,
+    ) -> Row[Any]:
         """Wait until the job has one of the statuses; fail with its state after the timeout."""
 
         async def reached() -> bool:
             return (await self.job(job_id)).status in statuses
 
-        await eventually(reached, timeout_seconds=timeout_seconds)
+        await eventually(reached, timeout_seconds=timeout_seconds, pause_seconds=pause_seconds)
         return await self.job(job_id)
 
     async def check_consistency(self) -> None:
@@ -124,15 +130,40 @@ class Platform:
             checks=[check for check in CHECKS if check.always],
         )
         assert not findings, [(found.check.name, found.breaches) for found in findings]
+        overcharged = await self.rows(_OVERCHARGED_INPUTS)
+        assert not overcharged, f"attempts kept that no input was charged for: {overcharged}"
+
+    async def check_all_done(self) -> None:
+        """Assert that nothing is left to do: every input final, no order left, none put aside."""
+        unfinished = await self.rows(_UNFINISHED_INPUTS)
+        assert not unfinished, f"unfinished inputs: {unfinished}"
+        left = await self.rows("SELECT id, state, parked_reason FROM outbox")
+        assert not left, f"entries left in the outbox: {left}"
+        parked = await self.rows("SELECT reason, body FROM parked_message")
+        assert not parked, f"parked messages: {parked}"
+
+
+_OVERCHARGED_INPUTS = """
+SELECT i.job_id, i.ordinal, i.attempts, count(*) AS kept, max(a.attempt) AS highest
+FROM input i JOIN attempt a ON a.job_id = i.job_id AND a.ordinal = i.ordinal
+                           AND a.generation = i.generation
+GROUP BY i.job_id, i.ordinal HAVING count(*) > i.attempts OR max(a.attempt) > i.attempts
+"""
+_UNFINISHED_INPUTS = """
+SELECT job_id, ordinal, status, entry_id FROM input WHERE status IN ('PENDING', 'RETRY_WAIT')
+"""
 
 
 async def eventually(
-    condition: Callable[[], Awaitable[bool]], *, timeout_seconds: float = 30
+    condition: Callable[[], Awaitable[bool]],
+    *,
+    timeout_seconds: float = 30,
+    pause_seconds: float = 0.005,
 ) -> None:
-    """Ask until the condition holds; a pause of one loop turn and a round trip lies between."""
+    """Ask until the condition holds, with a pause in between that leaves others their turn."""
     async with asyncio.timeout(timeout_seconds):
         while not await condition():
-            await asyncio.sleep(0.005)
+            await asyncio.sleep(pause_seconds)
 
 
 class Recorder:

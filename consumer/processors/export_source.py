@@ -71,7 +71,7 @@ class ExportSource:
         Raises ``Unavailable`` when nothing can be said because the source is away.
         """
         # In brackets only what reads is allowed; the line break ends a comment on the last line.
-        bracketed = f"EXPLAIN SELECT * FROM ({self._sql}\n) AS source"  # noqa: S608 - the operator's
+        bracketed = f"EXPLAIN SELECT * FROM ({self._sql}\n) AS source"
         plan = _bound(bracketed, "X", dt.date(2000, 1, 1), "X")
         try:
             await self._database.fetch(plan)

@@ -43,7 +43,8 @@ WITH outcome AS MATERIALIZED (
       AND i.status IN ('PENDING', 'RETRY_WAIT')
     RETURNING o.entry_id, i.job_id, i.ordinal, i.status, i.reused, i.error_message
 ), per_entry AS MATERIALIZED (
-    SELECT entry_id, count(*)::integer AS n FROM written GROUP BY entry_id
+    SELECT entry_id, count(*)::integer AS n, array_agg(ordinal) AS ordinals
+    FROM written GROUP BY entry_id
 ), narrowed AS (
     UPDATE outbox b SET unfinished = b.unfinished - p.n
     FROM per_entry p WHERE b.id = p.entry_id AND b.unfinished > p.n
@@ -90,9 +91,15 @@ WITH outcome AS MATERIALIZED (
         control_version = j.control_version + (o.status <> o.was AND o.has_rest)::integer
     FROM judged o WHERE j.id = o.id
 )
-SELECT entry_id, ordinal FROM written
+SELECT entry_id, ordinals FROM per_entry
 """
 )
+
+# The columns of outcomes, in the order in which their lists are made.
+OUTCOME_COLUMNS = (
+    "entry_ids", "epochs", "ordinals", "statuses", "attempts", "next_entry_ids", "results",
+    "reused", "elapsed_ms", "error_classes", "error_messages",
+)  # fmt: skip
 
 _RESERVE = sa.text(
     """
@@ -193,11 +200,11 @@ SET uri = EXCLUDED.uri, size_bytes = EXCLUDED.size_bytes, etag = EXCLUDED.etag,
 def settle_inputs(
     outcomes: Mapping[str, Sequence[Any]], *, held_ids: Sequence[int], held_epochs: Sequence[int]
 ) -> TextClause:
-    """Write outcomes of inputs whose entries these epochs hold; one row (entry_id, ordinal) each.
+    """Write outcomes of inputs whose entries these epochs hold: rows of (entry_id, ordinals).
 
-    ``outcomes`` has one list a column: entry_ids, epochs, ordinals, statuses, attempts,
-    next_entry_ids (null unless the input goes on), results (JSON text), reused, elapsed_ms,
-    error_classes, error_messages. What does not come back was not accepted: the lease was lost.
+    ``outcomes`` has one list for each of ``OUTCOME_COLUMNS``: next_entry_ids are null unless the
+    input goes on, results are JSON text. What does not come back was not accepted: the lease was
+    lost.
     """
     return _SETTLE.bindparams(**outcomes, held_ids=list(held_ids), held_epochs=list(held_epochs))
 

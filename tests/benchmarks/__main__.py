@@ -58,7 +58,7 @@ def main() -> int:
     rounds = options.rounds or (1 if options.quick else 5)
     # A quick run says nothing that is worth keeping.
     folder = options.to or (CHECKOUT / (".local/benchmarks" if options.quick else "docs"))
-    parts = options.only or list(PARTS)
+    parts: list[str] = options.only or list(PARTS)
     tables, about = uvloop.run(measure(parts, rounds=rounds, quick=options.quick))
     page = as_markdown(tables, about)
     folder.mkdir(parents=True, exist_ok=True)

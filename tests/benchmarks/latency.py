@@ -56,7 +56,7 @@ async def contest(stage: Stage, *, rounds: int, samples: int) -> Table:
             baseline=_BASELINE,
             notes=[
                 (
-                    f"{samples} inputs a round, one every {INTERVAL_SECONDS * 1000:.0f} ms; less is "
+                    f"{samples} inputs a round, {INTERVAL_SECONDS * 1000:.0f} ms apart; less is "
                     "better. Settings are the defaults."
                 ),
                 (

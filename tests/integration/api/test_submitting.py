@@ -1,3 +1,4 @@
+# ruff: noqa: E501 - bodies are easier to read in one line
 import asyncio
 import datetime as dt
 import json
@@ -79,7 +80,7 @@ async def test_everything_of_the_request_is_stored(
         "priority": 9,
         "metadata": {"team": "ä", "n": [1, 2.5, None]},
         "options": {"reuse": {"enabled": False}},
-        "policy": {"maxAttempts": 7, "failFast": True},
+        "policy": {"maxAttempts": 7, "failFast": True, "toleratedFailureShare": 1},
         "scheduledFor": "2096-01-01T14:00:00+02:00",
         "expiresAt": "2097-01-01T00:00:00Z",
     }
@@ -92,7 +93,7 @@ async def test_everything_of_the_request_is_stored(
     response = await client.post("/jobs", json=body, headers=headers)
     assert response.headers["x-correlation-id"] == "order-42"
     job = await only_job(database)
-    assert (job.priority, job.max_attempts, job.fail_fast) == (9, 7, True)
+    assert (job.priority, job.max_attempts, job.fail_fast, job.tolerated) == (9, 7, True, 1)
     assert job.metadata == body["metadata"]
     assert job.options["reuse"]["enabled"] is False
     assert job.scheduled_for == later
@@ -172,7 +173,7 @@ async def test_an_unfit_idempotency_key_is_refused(client: httpx.AsyncClient, ke
     response = await client.post(
         "/jobs",
         json={"inputs": [ABC]},
-        headers=[("Idempotency-Key", key.encode("latin-1"))],  # type: ignore[list-item]
+        headers=[(b"Idempotency-Key", key.encode("latin-1"))],
     )
     assert response.status_code == 422
     assert response.json()["errors"][0]["header"] == "Idempotency-Key"

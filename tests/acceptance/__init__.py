@@ -1,0 +1,1 @@
+"""The real processes side by side, on real servers, killed and stopped at the worst moments."""

@@ -1,0 +1,213 @@
+"""The driver and the pool: what a lost, cancelled, stale or read-only session must not do."""
+
+import asyncio
+from typing import Any
+
+import pytest
+from sqlalchemy import make_url, text
+from sqlalchemy.ext.asyncio import AsyncConnection
+
+from infra.database import Database
+from schema.errors import Unavailable
+from tests.platform import Platform, eventually, settings_for
+from tests.stubs.postgres_wire import is_commit, is_sync_after_execute
+from tests.stubs.tcp_proxy import Cut, TcpProxy
+
+
+async def open_transactions(platform: Platform) -> int:
+    rows = await platform.rows(
+        "SELECT count(*) AS n FROM pg_stat_activity WHERE datname = current_database()"
+        " AND pid <> pg_backend_pid() AND state LIKE 'idle in transaction%'"
+    )
+    return int(rows[0].n)
+
+
+async def none_is_open(platform: Platform) -> bool:
+    return await open_transactions(platform) == 0
+
+
+async def test_a_unit_cancelled_at_any_moment_leaves_no_transaction_open(
+    database_url: str, platform: Platform
+) -> None:
+    """Cancelled after so many turns of the loop: while connecting, at BEGIN, in a statement."""
+
+    async def unit(connection: AsyncConnection) -> None:
+        await connection.execute(text("CREATE TABLE IF NOT EXISTS mark (n int)"))
+        await connection.execute(text("SELECT pg_sleep(30)"))
+
+    settings = settings_for(database_url, database_pool_size=1, database_pool_timeout_seconds=10)
+    for turns in range(16):
+        async with Database.from_settings(settings, name="cancelled") as database:
+            if turns % 2:
+                await database.ping()
+            task = asyncio.create_task(database.run(unit))
+            for _ in range(turns):
+                await asyncio.sleep(0)
+            task.cancel()
+            with pytest.raises(asyncio.CancelledError):
+                await task
+            assert [tuple(row) for row in await database.fetch(text("SELECT 1"))] == [(1,)]
+            await eventually(lambda: none_is_open(platform))
+    assert not await platform.rows("SELECT 1 WHERE to_regclass('mark') IS NOT NULL")
+
+
+async def test_a_unit_cancelled_in_its_statement_gives_the_pool_a_fresh_session(
+    database_url: str, platform: Platform
+) -> None:
+    async def unit(connection: AsyncConnection) -> None:
+        await connection.execute(text("SELECT pg_advisory_xact_lock(1), pg_sleep(30)"))
+
+    async def locked() -> bool:
+        return bool(await platform.rows("SELECT 1 FROM pg_locks WHERE locktype = 'advisory'"))
+
+    async def unlocked() -> bool:
+        return not await locked()
+
+    settings = settings_for(database_url, database_pool_size=1)
+    async with Database.from_settings(settings, name="cancelled") as database:
+        task = asyncio.create_task(database.run(unit))
+        await eventually(locked)
+        task.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+        await database.ping()
+        await eventually(unlocked)
+
+
+@pytest.mark.parametrize("sqlstate", ["40001", "40P01"])
+async def test_a_commit_that_loses_a_race_is_run_again(
+    platform: Platform, database: Database, sqlstate: str
+) -> None:
+    """A deferred trigger refuses the first two commits; sequences remember across rollbacks."""
+    await database.run(
+        lambda connection: _each(
+            connection,
+            "CREATE TABLE mark (n int)",
+            "CREATE SEQUENCE refusals",
+            f"""CREATE FUNCTION refuse() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN
+                IF nextval('refusals') <= 2 THEN
+                    RAISE EXCEPTION 'scripted' USING ERRCODE = '{sqlstate}';
+                END IF; RETURN NULL; END $$""",
+            """CREATE CONSTRAINT TRIGGER refused AFTER INSERT ON mark
+                DEFERRABLE INITIALLY DEFERRED FOR EACH ROW EXECUTE FUNCTION refuse()""",
+        )
+    )
+    await database.run(lambda connection: _each(connection, "INSERT INTO mark VALUES (1)"))
+    await platform.rows("SELECT setval('refusals', 1, false)")
+    await database.fetch(text("INSERT INTO mark VALUES (2)"))
+    assert [row.n for row in await platform.rows("SELECT n FROM mark ORDER BY n")] == [1, 2]
+
+
+async def _each(connection: AsyncConnection, *statements: str) -> None:
+    for statement in statements:
+        await connection.execute(text(statement))
+
+
+async def test_a_table_that_changes_under_a_prepared_statement_is_not_noticed(
+    platform: Platform, database: Database
+) -> None:
+    await platform.rows("CREATE TABLE mark AS SELECT 1 AS n")
+    statement = text("SELECT * FROM mark")
+
+    async def unit(connection: AsyncConnection) -> list[Any]:
+        return list((await connection.execute(statement)).all())
+
+    assert [tuple(row) for row in await database.fetch(statement)] == [(1,)]
+    await platform.rows("ALTER TABLE mark ADD COLUMN more text DEFAULT 'x'")
+    assert [tuple(row) for row in await database.fetch(statement)] == [(1, "x")]
+    await platform.rows("ALTER TABLE mark ALTER COLUMN n TYPE text")
+    assert [tuple(row) for row in await database.run(unit)] == [("1", "x")]
+
+
+async def test_a_database_that_comes_back_read_only_is_away_until_it_can_be_written(
+    platform: Platform, database: Database, database_url: str
+) -> None:
+    """As after a failover: sessions stay with the server that has become a standby."""
+    name = database_url.rsplit("/", 1)[-1]
+    async with Database.from_settings(settings_for(database_url), name="failover") as survivor:
+        await platform.rows(f"ALTER DATABASE {name} SET default_transaction_read_only = on")
+        with pytest.raises(Unavailable, match="read-only"):
+            await survivor.fetch(text("CREATE TABLE mark ()"))
+        await platform.rows(f"ALTER DATABASE {name} RESET default_transaction_read_only")
+        await survivor.fetch(text("CREATE TABLE mark ()"))
+
+
+@pytest.mark.parametrize("cut", Cut)
+async def test_a_connection_lost_at_commit_is_away_and_the_pool_recovers(
+    platform: Platform, proxied: Database, postgres_proxy: TcpProxy, cut: Cut
+) -> None:
+    await platform.rows("CREATE TABLE mark (n int)")
+    await proxied.ping()
+    postgres_proxy.reset_at(is_commit, cut)
+    with pytest.raises(Unavailable):
+        await proxied.run(lambda connection: _each(connection, "INSERT INTO mark VALUES (1)"))
+    assert postgres_proxy.cut.is_set()
+    postgres_proxy.reset_at(is_sync_after_execute(), cut)
+    with pytest.raises(Unavailable):
+        await proxied.fetch(text("INSERT INTO mark VALUES (2)"))
+    stored = [row.n for row in await proxied.fetch(text("SELECT n FROM mark ORDER BY n"))]
+    assert stored == ([] if cut is Cut.BEFORE else [1, 2])
+
+
+@pytest.mark.parametrize("how", ["held", "half open"])
+async def test_a_session_that_never_answers_is_given_up_and_replaced(
+    proxied: Database, postgres_proxy: TcpProxy, how: str
+) -> None:
+    await proxied.ping()
+    if how == "held":
+        postgres_proxy.hold()
+    else:
+        postgres_proxy.leave_half_open()
+    async with asyncio.timeout(60):
+        with pytest.raises(Unavailable):
+            await proxied.ping()
+        postgres_proxy.release()
+        await proxied.ping()
+
+
+async def test_a_statement_that_takes_too_long_is_a_database_that_is_away(
+    database_url: str,
+) -> None:
+    settings = settings_for(database_url, statement_timeout_seconds=0.1)
+    async with Database.from_settings(settings, name="slow") as database:
+        with pytest.raises(Unavailable, match="timeout"):
+            await database.fetch(text("SELECT pg_sleep(30)"))
+        await database.ping()
+
+
+async def test_a_unit_that_idles_in_its_transaction_loses_it(
+    database_url: str, platform: Platform
+) -> None:
+    settings = settings_for(database_url, idle_in_transaction_timeout_seconds=0.1)
+
+    async def idle(connection: AsyncConnection) -> None:
+        await connection.execute(text("CREATE TABLE mark ()"))
+        await eventually(lambda: none_is_open(platform))
+        await connection.execute(text("SELECT 1"))
+
+    async with Database.from_settings(settings, name="idler") as database:
+        with pytest.raises(Unavailable):
+            await database.run(idle)
+        await database.ping()
+    assert not await platform.rows("SELECT 1 WHERE to_regclass('mark') IS NOT NULL")
+
+
+@pytest.mark.parametrize("change", ["PASSWORD 'another'", "NOLOGIN"])
+async def test_a_role_that_may_not_log_in_is_a_database_that_is_away(
+    database_url: str, platform: Platform, change: str
+) -> None:
+    role = f"role_{platform.owner_id.hex}"
+    await platform.rows(f"CREATE ROLE {role} LOGIN PASSWORD 'one'")
+    url = make_url(database_url).set(username=role, password="one")
+    settings = settings_for(url.render_as_string(hide_password=False))
+    try:
+        async with Database.from_settings(settings, name="rotated") as database:
+            await database.ping()
+            await database.close()
+            await platform.rows(f"ALTER ROLE {role} {change}")
+            with pytest.raises(Unavailable):
+                await database.ping()
+            await platform.rows(f"ALTER ROLE {role} LOGIN PASSWORD 'one'")
+            await database.ping()
+    finally:
+        await platform.rows(f"DROP ROLE {role}")
