@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 async def serve(settings: Settings, worker: str, stop: asyncio.Event) -> None:
     """Serve until ``stop``, then finish the open requests; Postgres may come and go meanwhile."""
-    kinds = load_kinds(settings.kinds)
+    kinds = load_kinds(settings.kinds, settings.kind_policies)
     async with Database.from_settings(settings, name=f"haulage api {worker}") as database:
         notifier = Notifier(database, enabled=settings.notify)
         health = Health(

@@ -7,9 +7,15 @@ from typing import TYPE_CHECKING
 from starlette.routing import BaseRoute, Mount, Route, Router
 
 from api.auth import Keys
+from api.control import Control
+from api.dead_letters import DeadLetters
 from api.docs import Docs
 from api.edge import Edge
+from api.fields import FieldsReader
+from api.history import History
 from api.jobs import Jobs
+from api.parked import Parked
+from api.redrives import Redrives
 from api.resource import Resource, nothing_here
 from api.submit import Submitter
 
@@ -21,6 +27,7 @@ if TYPE_CHECKING:
     from starlette.types import ASGIApp
 
     from api.exchange import Exchange
+    from api.resource import Handler
     from infra.database import Database
     from infra.http import Health
     from infra.settings import Settings
@@ -39,20 +46,37 @@ def build_app(
     health: Health,
 ) -> ASGIApp:
     """Put the application together; it opens nothing and starts nothing by itself."""
-    keys = Keys(database)
+    keys, fields = Keys(database), FieldsReader()
     submitter = Submitter(database, notifier, copy_from_inputs=settings.copy_from_inputs)
     jobs = Jobs(settings, database=database, submitter=submitter, kinds=kinds)
-    docs = Docs(kinds, settings)
+    control = Control(database, notifier, fields)
+    redrives = Redrives(database, notifier, fields, kinds=kinds)
+    letters, parked = DeadLetters(database), Parked(database, notifier, fields)
+    behind_keys: dict[str, dict[str, Handler]] = {
+        "/jobs": {"GET": jobs.list_all, "POST": jobs.submit},
+        "/jobs/{jobId}": {"GET": jobs.show},
+        "/jobs/{jobId}/inputs": {"GET": jobs.list_inputs},
+        "/jobs/{jobId}/inputs/{ordinal}": {"GET": History(database).show},
+        **{
+            f"/jobs/{{jobId}}/{name}": {"POST": handler}
+            for name, handler in control.handlers().items()
+        },
+        "/jobs/{jobId}/reprocess": {"POST": redrives.reprocess_job},
+        "/redrives/{redriveId}": {"GET": redrives.show},
+        "/dlq": {"GET": letters.list_all},
+        "/dlq/groups": {"GET": letters.list_groups},
+        "/dlq/reprocess": {"POST": redrives.reprocess_letters},
+        "/dlq/{jobId}/{ordinal}/reprocess": {"POST": redrives.reprocess_letter},
+        "/parked": {"GET": parked.list_all},
+        "/parked/messages/{id}/reprocess": {"POST": parked.reprocess_message},
+        "/parked/messages/{id}/dismiss": {"POST": parked.dismiss_message},
+        "/parked/entries/{id}/reprocess": {"POST": parked.reprocess_entry},
+    }
     routes: list[BaseRoute] = [
-        _route("/jobs", Resource("/jobs", {"GET": jobs.list_all, "POST": jobs.submit}, keys=keys)),
-        _route("/jobs/{job_id}", Resource("/jobs/{jobId}", {"GET": jobs.show}, keys=keys)),
-        _route(
-            "/jobs/{job_id}/inputs",
-            Resource("/jobs/{jobId}/inputs", {"GET": jobs.list_inputs}, keys=keys),
-        ),
+        *(_route(path, Resource(path, it, keys=keys)) for path, it in behind_keys.items()),
         *(
             _route(path, Resource(path, {"GET": handler}, keys=None))
-            for path, handler in docs.handlers().items()
+            for path, handler in Docs(kinds, settings).handlers().items()
         ),
         _route("/livez", _health("/livez", health.livez)),
         _route("/readyz", _health("/readyz", health.readyz)),

@@ -29,9 +29,15 @@ class BodyReader:
         self._large = asyncio.Semaphore(max_concurrent_large)
 
     @asynccontextmanager
-    async def body(self, request: Request) -> AsyncIterator[bytearray]:
-        """Give the whole JSON body; a large one holds one of the few places until the exit."""
-        _check_type(request)
+    async def body(
+        self, request: Request, *, may_be_absent: bool = False
+    ) -> AsyncIterator[bytearray]:
+        """Give the whole JSON body; a large one holds one of the few places until the exit.
+
+        Where there may be none, an absent one is empty and needs no type.
+        """
+        if not (may_be_absent and _is_absent(request)):
+            _check_type(request)
         declared = request.headers.get("content-length", "")
         if declared.isascii() and declared.isdigit():
             # As text first: a number of 5,000 digits is not one that Python would read.
@@ -80,6 +86,12 @@ def _too_slow() -> Problem:
         f"the body did not arrive within {_BODY_SECONDS:g} seconds",
         headers={"Connection": "close"},
     )
+
+
+def _is_absent(request: Request) -> bool:
+    """Say whether the head announces no body."""
+    headers = request.headers
+    return "transfer-encoding" not in headers and headers.get("content-length", "0") == "0"
 
 
 def _check_type(request: Request) -> None:

@@ -23,6 +23,8 @@ _EPOCH = dt.datetime(1970, 1, 1, tzinfo=dt.UTC)
 _MICROSECOND = dt.timedelta(microseconds=1)
 _JOB = struct.Struct(">q16s")
 _ORDINAL = struct.Struct(">i")
+_LETTER = struct.Struct(">q16si")
+_ROW = struct.Struct(">Bq")
 
 
 class CursorOf:
@@ -58,6 +60,33 @@ class CursorOf:
         if ordinal < 0:
             raise _foreign()
         return int(ordinal)
+
+    def after_letter(self, died_at: dt.datetime, job_id: UUID, ordinal: int) -> str:
+        """Point behind a dead letter of a list in order of (died_at, job, ordinal)."""
+        microseconds = (died_at - _EPOCH) // _MICROSECOND
+        return self._encode(_LETTER.pack(microseconds, job_id.bytes, ordinal))
+
+    def letter(self, cursor: str) -> tuple[dt.datetime, UUID, int]:
+        """Read what ``after_letter`` wrote for this very list; refuse all else."""
+        try:
+            microseconds, job_id, ordinal = _LETTER.unpack(self._decode(cursor))
+            return _EPOCH + microseconds * _MICROSECOND, UUID(bytes=job_id), ordinal
+        except (struct.error, OverflowError):
+            raise _foreign() from None
+
+    def after_row(self, part: int, row_id: int) -> str:
+        """Point behind a row of one of the parts of a list, each in order of ids."""
+        return self._encode(_ROW.pack(part, row_id))
+
+    def row(self, cursor: str, *, parts: int) -> tuple[int, int]:
+        """Read what ``after_row`` wrote for this very list of ``parts``; refuse all else."""
+        try:
+            part, row_id = _ROW.unpack(self._decode(cursor))
+        except struct.error:
+            raise _foreign() from None
+        if part >= parts:
+            raise _foreign()
+        return part, row_id
 
     def _check(self, place: bytes) -> bytes:
         return hashlib.sha256(self._list + place).digest()[:_CHECK_BYTES]

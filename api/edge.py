@@ -115,4 +115,7 @@ def _write(exchange: Exchange, scope: Scope, seconds: float) -> None:
         job=exchange.job,
         inputs=exchange.inputs,
         replayed=exchange.replayed,
+        status_before=exchange.status_before,
+        status_after=exchange.status_after,
+        redrive=exchange.redrive,
     )

@@ -24,6 +24,10 @@ class Exchange:
     job: str | None = None
     inputs: int | None = None
     replayed: bool | None = None
+    # What a control request found and left.
+    status_before: str | None = None
+    status_after: str | None = None
+    redrive: str | None = None
     is_logged: bool = True
     request_bytes: int = 0
     response_bytes: int = 0
@@ -32,6 +36,12 @@ class Exchange:
     def attach(self, scope: Scope) -> None:
         """Let everything behind find it."""
         scope[_SCOPE_KEY] = self
+
+    @property
+    def known_caller(self) -> Caller:
+        """Give the caller, behind a resource that asked for a key."""
+        assert self.caller is not None, "the resource asked for a key"
+        return self.caller
 
     @staticmethod
     def of(scope: Scope) -> Exchange:

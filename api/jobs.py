@@ -4,18 +4,17 @@ from __future__ import annotations
 
 import asyncio
 import datetime as dt
-import json
 import re
 from http import HTTPStatus
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 from uuid import UUID
 
-from starlette.responses import Response
-
+from api.answers import json_answer
 from api.bodies import SMALL_BYTES, BodyReader
 from api.cursors import CursorOf
-from api.problems import BadField, Problem, not_found
-from api.queries import Query
+from api.paths import base, job_key, no_job
+from api.problems import BadField, Problem
+from api.queries import OWNER, Query
 from api.submission import Limits, Submission, read_submission
 from api.views import input_document, job_document, summary_document
 from infra.telemetry import CORRELATION_ID
@@ -33,8 +32,8 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from starlette.requests import Request
+    from starlette.responses import Response
 
-    from api.auth import Caller
     from api.exchange import Exchange
     from api.submit import Submitter
     from infra.database import Database
@@ -43,8 +42,6 @@ if TYPE_CHECKING:
 
 # How many rows a page may look at for a filter that no index serves.
 SCAN_WINDOW = 10_000
-_JOB_KEY = re.compile(r"J[0-9]{8}_[0-9]{6,19}")
-_OWNER = re.compile(r"[A-Za-z0-9._-]{1,64}")
 _IDEMPOTENCY_KEY = re.compile(r"[\x21-\x7e](?:[\x20-\x7e]{0,253}[\x21-\x7e])?")
 _FIRST = dt.datetime(1, 1, 1, tzinfo=dt.UTC)
 _LAST = dt.datetime(9999, 12, 31, 23, 59, 59, tzinfo=dt.UTC)
@@ -83,15 +80,17 @@ class Jobs:
             exchange.inputs = len(submission.bodies)
             accepted = await self._submitter.accept(
                 submission,
-                caller=_caller(exchange),
+                caller=exchange.known_caller,
                 trace=exchange.trace,
                 idempotency_key=idempotency_key,
             )
         exchange.job, exchange.replayed = accepted.key, accepted.replayed
-        headers = {"Location": f"{_base(request)}/jobs/{accepted.key}"}
+        headers = {"Location": f"{base(request)}/jobs/{accepted.key}"}
         if accepted.replayed:
             headers["Idempotency-Replayed"] = "true"
-        return _json({"jobId": accepted.key, "status": "SUBMITTED"}, HTTPStatus.ACCEPTED, headers)
+        return json_answer(
+            {"jobId": accepted.key, "status": "SUBMITTED"}, HTTPStatus.ACCEPTED, headers
+        )
 
     async def _read(self, body: bytearray) -> Submission:
         if len(body) <= SMALL_BYTES:
@@ -101,19 +100,19 @@ class Jobs:
     async def show(self, request: Request, exchange: Exchange) -> Response:
         """Show one job."""
         Query(request.query_params).finish()
-        key = _job_key(request, exchange)
+        key = job_key(request, exchange)
         statement = find_job(
-            key, owner_id=_caller(exchange).scope, most_inputs=self._data_content_limit
+            key, owner_id=exchange.known_caller.scope, most_inputs=self._data_content_limit
         )
         for row in await self._database.fetch(statement):
             kind = self._kinds.get(row.kind)
-            return _json(job_document(row, kind=kind, base=_base(request)))
-        raise _no_job()
+            return json_answer(job_document(row, kind=kind, base=base(request)))
+        raise no_job()
 
     async def list_all(self, request: Request, exchange: Exchange) -> Response:
         """List jobs, newest first."""
-        caller, query = _caller(exchange), Query(request.query_params)
-        owner = query.one("owner", _OWNER, "the name of an owner")
+        caller, query = exchange.known_caller, Query(request.query_params)
+        owner = query.one("owner", OWNER, "the name of an owner")
         if owner is not None and not caller.is_admin:
             raise Problem(HTTPStatus.FORBIDDEN, "forbidden", "only an admin may name an owner")
         statuses = query.many("status", JobStatus)
@@ -131,7 +130,7 @@ class Jobs:
         if owner is not None:
             owners = await self._database.fetch(find_owner(owner))
             if not owners:
-                return _json({"items": [], "next": None})
+                return json_answer({"items": [], "next": None})
             owner_id = owners[0].id
         which = JobFilter(
             owner_id=owner_id,
@@ -152,8 +151,8 @@ class Jobs:
             end = cursor.after_job(shown[-1].requested_at, shown[-1].id)
         elif rows and rows[0].scanned == window:
             end = cursor.after_job(rows[0].last_requested_at, rows[0].last_id)
-        base = _base(request)
-        return _json({"items": [summary_document(row, base=base) for row in shown], "next": end})
+        items = [summary_document(row, base=base(request)) for row in shown]
+        return json_answer({"items": items, "next": end})
 
     async def list_inputs(self, request: Request, exchange: Exchange) -> Response:
         """List the inputs of a job by ordinal."""
@@ -161,10 +160,10 @@ class Jobs:
         states = query.many("status", InputStatus)
         page_size, after = query.page_size(), query.after()
         query.finish()
-        key = _job_key(request, exchange)
-        located = await self._database.fetch(locate_job(key, owner_id=_caller(exchange).scope))
+        key = job_key(request, exchange)
+        located = await self._database.fetch(locate_job(key, owner_id=exchange.known_caller.scope))
         if not located:
-            raise _no_job()
+            raise no_job()
         job_id, total = located[0].id, located[0].total
         cursor = CursorOf("inputs", (key, states))
         begin = -1 if after is None else cursor.ordinal(after)
@@ -178,25 +177,7 @@ class Jobs:
             end = cursor.after_ordinal(shown[-1].ordinal)
         elif until < total - 1:
             end = cursor.after_ordinal(until)
-        return _json({"items": [input_document(row) for row in shown], "next": end})
-
-
-def _caller(exchange: Exchange) -> Caller:
-    assert exchange.caller is not None, "the resource asked for a key"
-    return exchange.caller
-
-
-def _job_key(request: Request, exchange: Exchange) -> str:
-    key = str(request.path_params["job_id"])
-    if not _JOB_KEY.fullmatch(key):
-        raise _no_job()
-    exchange.job = key
-    return key
-
-
-def _no_job() -> Problem:
-    # Another owner's job and none at all must look the same.
-    return not_found("there is no such job")
+        return json_answer({"items": [input_document(row) for row in shown], "next": end})
 
 
 def _idempotency_key(request: Request) -> str | None:
@@ -212,16 +193,3 @@ def _idempotency_key(request: Request) -> str | None:
             errors=[BadField("header", "Idempotency-Key", detail)],
         )
     return values[0]
-
-
-def _base(request: Request) -> str:
-    return str(request.scope.get("root_path", ""))
-
-
-def _json(
-    document: Any,
-    status: int = HTTPStatus.OK,
-    headers: Mapping[str, str] | None = None,
-) -> Response:
-    text = json.dumps(document, ensure_ascii=False, allow_nan=False, separators=(",", ":"))
-    return Response(text, status, headers, media_type="application/json")

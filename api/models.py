@@ -6,6 +6,8 @@ from __future__ import annotations
 
 import datetime as dt
 import re
+from fractions import Fraction
+from math import floor
 from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, JsonValue
@@ -33,25 +35,46 @@ def read_time(value: object) -> dt.datetime:
 
 
 Time = Annotated[dt.datetime, BeforeValidator(read_time, json_schema_input_type=str)]
-_EXAMPLE_JOB = "J20260110_000777"
+EXAMPLE_JOB = "J20260110_000777"
 
 
-class _Request(BaseModel):
+class Request(BaseModel):
+    """Base of what clients send: what is unknown is refused, and nothing is coerced."""
+
     model_config = ConfigDict(extra="forbid", frozen=True, strict=True, hide_input_in_errors=True)
 
 
-class Policy(_Request):
+class Policy(Request):
     """How a job deals with failure."""
 
     maxAttempts: Annotated[int, Field(ge=1, le=100)] | None = Field(
         default=None, description="Attempts per input; default: the kind's own"
     )
-    failFast: bool = Field(
-        default=False, description="Whether the first input that gives up ends the job"
+    failFast: bool = Field(default=False, description="Whether an input that gives up ends the job")
+    toleratedFailures: Annotated[int, Field(ge=0, le=2**31 - 1)] | None = Field(
+        default=None, description="How many may give up before failFast ends the job; default: 0"
+    )
+    toleratedFailureShare: Annotated[float, Field(ge=0, le=1)] | None = Field(
+        default=None, description="The same as a share of all inputs, rounded down"
     )
 
+    def tolerated(self, total: int) -> int:
+        """Give how many of ``total`` inputs may give up."""
+        if self.toleratedFailureShare is not None:
+            # As it was written: 0.29 of 100 are 29, which floats make 28.
+            return floor(Fraction(str(self.toleratedFailureShare)) * total)
+        return self.toleratedFailures or 0
 
-class JobFields(_Request):
+
+class JobPolicy(BaseModel):
+    """The policy that a job runs under."""
+
+    maxAttempts: int
+    failFast: bool
+    toleratedFailures: int
+
+
+class JobFields(Request):
     """Everything of a submission but its inputs."""
 
     kind: str = Field(default="export", description="What is done with each input")
@@ -72,7 +95,7 @@ class JobFields(_Request):
 class JobAccepted(BaseModel):
     """The job is stored; nothing can lose it now."""
 
-    jobId: str = Field(examples=[_EXAMPLE_JOB])
+    jobId: str = Field(examples=[EXAMPLE_JOB])
     status: Literal["SUBMITTED"] = Field(examples=["SUBMITTED"])
 
 
@@ -124,7 +147,7 @@ class Links(BaseModel):
 
 
 class _JobHead(BaseModel):
-    jobId: str = Field(examples=[_EXAMPLE_JOB])
+    jobId: str = Field(examples=[EXAMPLE_JOB])
     status: JobStatus
 
 
@@ -144,7 +167,7 @@ class Job(_JobHead):
     kind: str
     owner: str
     priority: int
-    policy: Policy
+    policy: JobPolicy
     correlationId: str
     requestedAt: dt.datetime
     scheduledFor: dt.datetime | None

@@ -7,9 +7,12 @@ from typing import TYPE_CHECKING, Any
 from pydantic.json_schema import models_json_schema
 
 from api import models
+from api.openapi_lifecycle import LIFECYCLE_ANSWERS, LIFECYCLE_REQUESTS, lifecycle_paths
 from api.openapi_shared import (
     HEADERS,
+    SCHEMA,
     header_reference,
+    operation,
     problem_responses,
     shared_parameters,
 )
@@ -20,8 +23,7 @@ if TYPE_CHECKING:
     from infra.settings import Settings
     from schema.kinds import Kind
 
-_REF = "#/components/schemas/{model}"
-_ANSWERS = (models.JobAccepted, models.Job, models.JobPage, models.InputPage)
+_ANSWERS = (models.JobAccepted, models.Job, models.JobPage, models.InputPage, *LIFECYCLE_ANSWERS)
 _EXAMPLE = {
     "inputs": [
         {"indexKey": "ABC", "effectiveDate": 20240202, "asofindicator": "CLS"},
@@ -65,8 +67,9 @@ def _schemas(kinds: Mapping[str, Kind], settings: Settings) -> dict[str, Any]:
     requests = [models.JobFields, *(k.input_model for k in kinds.values())]
     requests += [k.options_model for k in kinds.values()]
     modes: list[Any] = [(model, "validation") for model in dict.fromkeys(requests)]
+    modes += [(model, "validation") for model in LIFECYCLE_REQUESTS]
     modes += [(model, "serialization") for model in (*_ANSWERS, models.ProblemDocument)]
-    references, definitions = models_json_schema(modes, ref_template=_REF)
+    references, definitions = models_json_schema(modes, ref_template=SCHEMA)
     schemas: dict[str, Any] = definitions["$defs"]
 
     def one_of(members: list[type[Any]]) -> dict[str, Any]:
@@ -102,32 +105,8 @@ def _schemas(kinds: Mapping[str, Kind], settings: Settings) -> dict[str, Any]:
     return {"JobRequest": request, **schemas}
 
 
-def _operation(
-    name: str, summary: str, answer: tuple[str, str, str], parameters: str, refusals: str
-) -> dict[str, Any]:
-    status, model, description = answer
-    common = ["X-Correlation-Id", "traceparent", "tracestate", "baggage"]
-    good: dict[str, Any] = {
-        "description": description,
-        "headers": {"X-Correlation-Id": header_reference("CorrelationId")},
-        "content": {"application/json": {"schema": {"$ref": f"#/components/schemas/{model}"}}},
-    }
-    problems = {
-        code: {"$ref": f"#/components/responses/Problem{code}"}
-        for code in sorted({*refusals.split(), "401", "405", "422", "500", "503"})
-    }
-    return {
-        "operationId": name,
-        "summary": summary,
-        "parameters": [
-            {"$ref": f"#/components/parameters/{each}"} for each in (*parameters.split(), *common)
-        ],
-        "responses": {status: good, **problems},
-    }
-
-
 def _paths(settings: Settings) -> dict[str, Any]:
-    submit = _operation(
+    submit = operation(
         "submitJob",
         "Submit a job",
         ("202", "JobAccepted", "Stored: every input will be processed"),
@@ -141,14 +120,14 @@ def _paths(settings: Settings) -> dict[str, Any]:
     submit["description"] = f"At most {settings.max_body_bytes} bytes."
     submit["requestBody"] = {
         "required": True,
-        "content": {"application/json": {"schema": {"$ref": _REF.format(model="JobRequest")}}},
+        "content": {"application/json": {"schema": {"$ref": SCHEMA.format(model="JobRequest")}}},
     }
     filters = "status kind requestedFrom requestedTo correlationId owner pageSize after"
-    listing = _operation(
+    listing = operation(
         "listJobs", "List jobs, newest first", ("200", "JobPage", "A page"), filters, "400 403"
     )
-    show = _operation("showJob", "Show a job", ("200", "Job", "The job"), "jobId", "404")
-    inputs = _operation(
+    show = operation("showJob", "Show a job", ("200", "Job", "The job"), "jobId", "404")
+    inputs = operation(
         "listInputs",
         "Page through the inputs of a job",
         ("200", "InputPage", "A page, by ordinal"),
@@ -159,6 +138,7 @@ def _paths(settings: Settings) -> dict[str, Any]:
         "/jobs": {"post": submit, "get": listing},
         "/jobs/{jobId}": {"get": show},
         "/jobs/{jobId}/inputs": {"get": inputs},
+        **lifecycle_paths(),
         **{path: {"get": _open(*about)} for path, about in _OPEN.items()},
     }
 

@@ -14,6 +14,8 @@ if TYPE_CHECKING:
     from schema.kinds import Kind
 
 Json = dict[str, Any]
+_REDRIVE = "01912d68-783e-7a03-8467-5661c1243ad4"
+SCHEMA = "#/components/schemas/{model}"
 
 HEADERS: dict[str, Any] = {
     "CorrelationId": {
@@ -36,11 +38,39 @@ def header_reference(name: str) -> dict[str, str]:
     return {"$ref": f"#/components/headers/{name}"}
 
 
+def operation(
+    name: str, summary: str, answer: tuple[str, str, str], parameters: str, refusals: str
+) -> Json:
+    """Describe an operation: its answer is (status, model, meaning), the rest are names."""
+    status, model, description = answer
+    common = ["X-Correlation-Id", "traceparent", "tracestate", "baggage"]
+    good: Json = {
+        "description": description,
+        "headers": {"X-Correlation-Id": header_reference("CorrelationId")},
+        "content": {"application/json": {"schema": {"$ref": SCHEMA.format(model=model)}}},
+    }
+    problems = {
+        code: {"$ref": f"#/components/responses/Problem{code}"}
+        for code in sorted({*refusals.split(), "401", "405", "422", "500", "503"})
+    }
+    return {
+        "operationId": name,
+        "summary": summary,
+        "parameters": [
+            {"$ref": f"#/components/parameters/{each}"} for each in (*parameters.split(), *common)
+        ],
+        "responses": {status: good, **problems},
+    }
+
+
 def shared_parameters(kinds: Mapping[str, Kind]) -> dict[str, Any]:
     """Describe every parameter once; operations point here."""
 
     def query(name: str, schema: Json, description: str) -> dict[str, Any]:
         return {"name": name, "in": "query", "schema": schema, "description": description}
+
+    def path(name: str, schema: Json, example: object) -> Json:
+        return {"name": name, "in": "path", "required": True, "schema": schema, "example": example}
 
     def header(name: str, schema: Json, description: str) -> dict[str, Any]:
         return {"name": name, "in": "header", "schema": schema, "description": description}
@@ -51,14 +81,17 @@ def shared_parameters(kinds: Mapping[str, Kind]) -> dict[str, Any]:
     size = {"type": "integer", "minimum": 1, "maximum": LARGEST_PAGE, "default": DEFAULT_PAGE}
     text, time = {"type": "string"}, {"type": "string", "format": "date-time"}
     visible = {"type": "string", "minLength": 1, "maxLength": 255, "pattern": "^[ -~]+$"}
+    key = {"type": "string", "pattern": "^J[0-9]{8}_[0-9]{6,19}$"}
+    fingerprint = {"type": "string", "pattern": "^[0-9a-f]{16}$"}
     listed = [
-        {
-            "name": "jobId",
-            "in": "path",
-            "required": True,
-            "schema": {"type": "string", "pattern": "^J[0-9]{8}_[0-9]{6,19}$"},
-            "example": "J20260110_000777",
-        },
+        path("jobId", key, "J20260110_000777"),
+        path("ordinal", {"type": "integer", "minimum": 0, "maximum": 2**31 - 1}, 0),
+        path("redriveId", {"type": "string", "format": "uuid"}, _REDRIVE),
+        path("id", {"type": "integer", "minimum": 0, "maximum": 2**63 - 1}, 1),
+        query("fingerprint", fingerprint, "Letters of this cause"),
+        query("diedFrom", time, "Not before this time"),
+        query("diedTo", time, "Before this time"),
+        query("errorClass", text, "Letters whose error is of this class"),
         query("pageSize", size, "At most so many items"),
         query("after", text, "The `next` of the page before, with the same filters"),
         query("status", several(list(JobStatus)), "Repeat it for several") | {"explode": True},
@@ -66,7 +99,7 @@ def shared_parameters(kinds: Mapping[str, Kind]) -> dict[str, Any]:
         query("requestedFrom", time, "Not before this time"),
         query("requestedTo", time, "Before this time"),
         query("correlationId", text, "Jobs of this correlation id"),
-        query("owner", text, "Jobs of this owner (admin keys only)"),
+        query("owner", text, "What is this owner's (admin keys only)"),
         header("Idempotency-Key", visible, "Repeating a request with its key makes no second job"),
         header("X-Correlation-Id", text, "Yours if it matches `[A-Za-z0-9._:/+=@-]{1,128}`"),
         header("traceparent", text, "W3C trace context; replaced when malformed"),
@@ -74,6 +107,8 @@ def shared_parameters(kinds: Mapping[str, Kind]) -> dict[str, Any]:
         header("baggage", text, "At most 64 members and 8,192 bytes are kept"),
     ]
     parameters = {parameter["name"]: parameter for parameter in listed}
+    parameters["letterKind"] = query("kind", text, "Letters of this kind")
+    parameters["letterJob"] = query("jobId", key, "Letters of this job")
     parameters["inputStatus"] = query("status", several(list(InputStatus)), "Repeat for several")
     return parameters
 
@@ -82,8 +117,9 @@ _STATUSES = {
     "400": "The body is not JSON, or the cursor is not of this list.",
     "401": "No valid API key.",
     "403": "The key does not allow this.",
-    "404": "There is no such job, or it is another owner's.",
+    "404": "There is no such thing, or it is another owner's.",
     "405": "The method is not allowed here.",
+    "409": "The state that it is in does not allow this: `detail` names it.",
     "408": "The body did not arrive in time.",
     "413": "The body is too large.",
     "415": "The body is not application/json.",

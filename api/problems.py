@@ -33,6 +33,7 @@ TYPES = {
     "unauthorized": "A valid API key is needed",
     "forbidden": "The API key does not allow this",
     "not-found": "There is nothing here",
+    "conflict": "Its present state does not allow this",
     "method-not-allowed": "The method is not allowed here",
     "request-timeout": "The body did not arrive in time",
     "too-large": "The body is too large",
@@ -68,6 +69,7 @@ class Problem(Refusal):
         errors: Sequence[BadField] = (),
         error_count: int | None = None,
         headers: Mapping[str, str] | None = None,
+        members: Mapping[str, Any] | None = None,
     ) -> None:
         super().__init__(detail)
         assert kind in TYPES, "problem types are a closed set"
@@ -77,6 +79,7 @@ class Problem(Refusal):
         self.errors = tuple(errors[:MOST_LISTED])
         self.error_count = len(errors) if error_count is None else error_count
         self.headers = dict(headers or {})
+        self.members = dict(members or {})
 
     def response(self, correlation_id: str) -> Response:
         """Render it as ``application/problem+json``."""
@@ -86,6 +89,7 @@ class Problem(Refusal):
             "status": self.status,
             "detail": clean(self.detail),
             "correlationId": correlation_id,
+            **self.members,
         }
         if self.errors:
             document["errors"] = [bad.document() for bad in self.errors]
@@ -162,6 +166,11 @@ def _pointer(document: object, location: tuple[int | str, ...]) -> str:
 def not_found(what: str = "there is nothing at this address") -> Problem:
     """Make a 404."""
     return Problem(HTTPStatus.NOT_FOUND, "not-found", what)
+
+
+def conflict(detail: str, **members: Any) -> Problem:
+    """Make a 409; ``members`` say what the state is."""
+    return Problem(HTTPStatus.CONFLICT, "conflict", detail, members=members)
 
 
 def unavailable(detail: str, *, retry_after_seconds: int = 2) -> Problem:

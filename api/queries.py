@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 
 DEFAULT_PAGE = 100
 LARGEST_PAGE = 500
+OWNER = re.compile(r"[A-Za-z0-9._-]{1,64}")
 _DIGITS = re.compile(r"[0-9]{1,9}")
 
 

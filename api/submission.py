@@ -174,6 +174,9 @@ class _Reading:
             return None
         if fields.scheduledFor and fields.expiresAt and fields.expiresAt <= fields.scheduledFor:
             self.bad.add("/expiresAt", "must lie after scheduledFor")
+        policy = fields.policy
+        if policy.toleratedFailures is not None and policy.toleratedFailureShare is not None:
+            self.bad.add("/policy/toleratedFailureShare", "excludes toleratedFailures: give one")
         return fields
 
     def _options(self, kind: Kind) -> str | None:

@@ -100,6 +100,7 @@ class Submitter:
             "priority": fields.priority,
             "max_attempts": fields.policy.maxAttempts or submission.kind.max_attempts,
             "fail_fast": fields.policy.failFast,
+            "tolerated": fields.policy.tolerated(len(bodies)),
             "options": submission.options,
             "metadata": submission.metadata,
             "scheduled_for": fields.scheduledFor,

@@ -46,13 +46,17 @@ def job_document(row: Row[Any], *, kind: Kind | None, base: str) -> dict[str, An
         "kind": row.kind,
         "owner": row.owner,
         "priority": row.priority,
-        "policy": {"maxAttempts": row.max_attempts, "failFast": row.fail_fast},
+        "policy": {
+            "maxAttempts": row.max_attempts,
+            "failFast": row.fail_fast,
+            "toleratedFailures": row.tolerated,
+        },
         "correlationId": row.correlation_id,
-        "requestedAt": _time(row.requested_at),
-        "scheduledFor": _time(row.scheduled_for),
-        "expiresAt": _time(row.expires_at),
-        "startedAt": _time(row.started_at),
-        "finishedAt": _time(row.finished_at),
+        "requestedAt": time_text(row.requested_at),
+        "scheduledFor": time_text(row.scheduled_for),
+        "expiresAt": time_text(row.expires_at),
+        "startedAt": time_text(row.started_at),
+        "finishedAt": time_text(row.finished_at),
         "metadata": json.loads(row.metadata),
         "counts": {
             "pending": pending,
@@ -86,9 +90,9 @@ def summary_document(row: Row[Any], *, base: str) -> dict[str, Any]:
         "filesReused": row.files_reused,
         "errorMessage": row.error_message,
         "correlationId": row.correlation_id,
-        "requestedAt": _time(row.requested_at),
-        "startedAt": _time(row.started_at),
-        "finishedAt": _time(row.finished_at),
+        "requestedAt": time_text(row.requested_at),
+        "startedAt": time_text(row.started_at),
+        "finishedAt": time_text(row.finished_at),
         "links": _links(f"{base}/jobs/{row.key}"),
     }
 
@@ -104,10 +108,10 @@ def input_document(row: Row[Any]) -> dict[str, Any]:
         "reused": row.reused,
         "result": result,
         "attempts": row.attempts,
-        "error": _error(row.error_class, row.error_message),
+        "error": error_document(row.error_class, row.error_message),
         "elapsedMs": row.elapsed_ms,
-        "settledAt": _time(row.settled_at),
-        "availableAt": _time(row.available_at),
+        "settledAt": time_text(row.settled_at),
+        "availableAt": time_text(row.available_at),
     }
 
 
@@ -122,7 +126,7 @@ def _data_content(row: Row[Any], kind: Kind | None) -> list[dict[str, Any]]:
         item["s3Path"] = s3_path
         if state != "SUCCEEDED":
             item["status"] = state
-        error = _error(error_class, error_message)
+        error = error_document(error_class, error_message)
         if error is not None and state != "SUCCEEDED":
             item["error"] = error
         content.append(item)
@@ -136,7 +140,8 @@ def _in_order(stored: Any, names: Iterable[str]) -> dict[str, Any]:
     return {name: stored[name] for name in names if name in stored} | stored
 
 
-def _error(error_class: str | None, message: str | None) -> dict[str, str | None] | None:
+def error_document(error_class: str | None, message: str | None) -> dict[str, str | None] | None:
+    """Give what went wrong, if anything did."""
     return None if message is None else {"type": error_class, "message": message}
 
 
@@ -144,5 +149,6 @@ def _links(address: str) -> dict[str, str]:
     return {"self": address, "inputs": f"{address}/inputs"}
 
 
-def _time(value: dt.datetime | None) -> str | None:
+def time_text(value: dt.datetime | None) -> str | None:
+    """Give a time as RFC 3339 in UTC."""
     return None if value is None else value.isoformat().replace("+00:00", "Z")

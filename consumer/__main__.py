@@ -15,13 +15,14 @@ from consumer.watchdog import Watchdog
 from infra.clients import Clients
 from infra.database import Database
 from infra.http import Health, serve_health
-from infra.kinds import load_kinds
+from infra.kinds import choose_kinds, load_kinds
 from infra.migrate import check_at_head
 from infra.process import run
 from infra.queue.outbox import OutboxQueue
 from infra.queue.sqs import SqsQueue
 from infra.retry import wait_until_available
 from infra.wakeup import Listener
+from schema.errors import Misconfigured
 
 if TYPE_CHECKING:
     from collections.abc import Collection
@@ -32,7 +33,9 @@ if TYPE_CHECKING:
 
 async def serve(settings: Settings, worker: str, stop: asyncio.Event) -> None:
     """Consume until ``stop``, then drain; wait for neighbours that are away, not ready then."""
-    kinds = load_kinds(settings.kinds)
+    kinds = choose_kinds(
+        load_kinds(settings.kinds, settings.kind_policies), settings.consumer_kinds
+    )
     health = Health(settings.liveness_timeout_seconds)
     async with AsyncExitStack() as stack:
         database = await stack.enter_async_context(
@@ -64,7 +67,15 @@ async def serve(settings: Settings, worker: str, stop: asyncio.Event) -> None:
                     load_runners(kinds, Resources(settings, database, storage), stop)
                 )
                 consumer = assemble(
-                    settings, worker, database, queue, runners, kinds, stop, health=health
+                    settings,
+                    worker,
+                    database,
+                    queue,
+                    runners,
+                    kinds,
+                    stop,
+                    health=health,
+                    control=listener.controls(),
                 )
                 await consumer.run(stop)
             health.draining = True
@@ -91,7 +102,8 @@ async def _queue(
             lease_seconds=settings.lease_seconds,
             poll_floor_seconds=settings.poll_floor_seconds,
         )
-    assert settings.queue_url is not None, "settings require it in this mode"
+    if settings.queue_url is None:
+        raise Misconfigured("CONSUMER_MODE=sqs-consumer needs HAULAGE_QUEUE_URL")
     return SqsQueue(
         await stack.enter_async_context(clients.sqs()),
         await stack.enter_async_context(clients.sqs_receiving()),

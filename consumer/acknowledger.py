@@ -16,15 +16,25 @@ class Acknowledger:
         self._queue = queue
         self._waiting: list[Claim] = []
         self._wanted = asyncio.Event()
+        self._closing = False
 
     def add(self, claim: Claim) -> None:
         """Hand over a claim whose outcome, or whose release, is committed; never waits."""
         self._waiting.append(claim)
         self._wanted.set()
 
+    def close(self) -> None:
+        """Let ``run`` end once what was handed over is acknowledged."""
+        self._closing = True
+        self._wanted.set()
+
+    def drop(self, claim: Claim) -> None:
+        """Hand over a claim whose lease was lost or left to lapse: its message may come again."""
+        self._queue.abandon(claim)
+
     async def run(self) -> None:
-        """Acknowledge what is handed over until cancelled."""
-        while True:
+        """Acknowledge what is handed over, until closed."""
+        while self._waiting or not self._closing:
             await self._wanted.wait()
             await self.flush()
 

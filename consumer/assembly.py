@@ -34,15 +34,21 @@ def assemble(
     stop: asyncio.Event,
     *,
     health: Health,
+    control: asyncio.Event | None = None,
 ) -> Consumer:
-    """Give a consumer that is ready to run; it opens nothing by itself."""
+    """Give a consumer that is ready to run; it opens nothing by itself.
+
+    ``control`` is set when some job was paused or ended by request; else the next extension of
+    the leases finds out.
+    """
     intake = Intake(slots=settings.concurrency, prefetch_inputs=settings.prefetch_inputs)
-    leases = Leases(database, queue, lease_seconds=settings.lease_seconds)
+    leases = Leases(database, queue, lease_seconds=settings.lease_seconds, control=control)
     settler = Settler(
         database,
         worker=worker,
         backoffs={name: kind.backoff for name, kind in kinds.items()},
         most=settings.settle_batch,
+        events=settings.events_queue_url is not None,
     )
     acknowledger = Acknowledger(queue)
     runners = {
@@ -61,6 +67,7 @@ def assemble(
         receivers=settings.receivers,
         receive_entries=settings.receive_entries,
         drain_seconds=settings.drain_seconds,
+        turn_seconds=settings.liveness_timeout_seconds / 3,
         turned=lambda: health.turned("receive"),
     )
 

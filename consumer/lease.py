@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 import structlog
 
 from schema.errors import HaulageError, Unavailable
+from schema.lifecycle import ACTIVE_JOB_STATUSES, JobStatus
 from schema.statements.claim import extend_leases
 
 if TYPE_CHECKING:
@@ -21,6 +22,8 @@ if TYPE_CHECKING:
 
 log: structlog.stdlib.BoundLogger = structlog.get_logger(__name__)
 
+_ALIVE = ACTIVE_JOB_STATUSES | {JobStatus.PAUSED}
+
 
 @dataclass(slots=True, eq=False)
 class Lease:
@@ -29,6 +32,9 @@ class Lease:
     claim: Claim
     expires_at: float
     lost: bool = False
+    # Nothing further of the claim starts: the lease is lost, or the job was paused.
+    halted: bool = False
+    starting: asyncio.Task[None] | None = None
     running: set[asyncio.Task[None]] = field(default_factory=set)
     unsettled: int = 0
     accepted: int = 0
@@ -60,6 +66,32 @@ class Lease:
         """Give the number of inputs of the claim that were not settled under this lease."""
         return len(self.claim.inputs) - self.accepted
 
+    @property
+    def is_at_work(self) -> bool:
+        """Say whether anything of the claim runs or waits for a slot; else it awaits its commit."""
+        return bool(self.running) or self.remaining > self.unsettled
+
+    @contextmanager
+    def waiting_to_start(self) -> Iterator[None]:
+        """Let ``halt`` end the wait for a free slot inside the block, by cancelling it."""
+        task = asyncio.current_task()
+        self.starting = task
+        try:
+            yield
+        except asyncio.CancelledError:
+            assert task is not None, "runs inside a task"
+            if not self.halted or task.uncancel():
+                raise
+        finally:
+            self.starting = None
+
+    def halt(self) -> None:
+        """Start nothing further; what runs goes on."""
+        if not self.halted:
+            self.halted = True
+            if self.starting is not None:
+                self.starting.cancel()
+
     def interrupt(self) -> None:
         """Cancel whatever of the claim runs; what ended already is still settled."""
         for task in self.running:
@@ -75,13 +107,16 @@ class Leases:
         queue: Queue,
         *,
         lease_seconds: float,
+        control: asyncio.Event | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._database = database
         self._queue = queue
         self._lease_seconds = lease_seconds
+        self._control = control or asyncio.Event()
         self._clock = clock
         self._held: dict[tuple[int, int], Lease] = {}
+        self._away = False
 
     @contextmanager
     def hold(self, claim: Claim) -> Iterator[Lease]:
@@ -99,33 +134,61 @@ class Leases:
             lease.interrupt()
 
     async def run(self) -> None:
-        """Extend the leases three times per lease time until cancelled."""
+        """Extend the leases three times per lease time, and at each control change."""
         while True:
-            await asyncio.sleep(self._lease_seconds / 3)
+            try:
+                async with asyncio.timeout(self._pause_seconds()):
+                    await self._control.wait()
+            except TimeoutError:
+                pass
+            self._control.clear()
             await self.extend_once()
 
+    def _pause_seconds(self) -> float:
+        """Give the time to the next extension, or to the end of a lease if that is sooner."""
+        now = self._clock()
+        ends = [
+            lease.expires_at - now
+            for lease in self._held.values()
+            if lease.is_at_work and lease.expires_at > now
+        ]
+        return min([self._lease_seconds / 3, *ends])
+
     async def extend_once(self) -> None:
-        """Extend every lease in hand; stop the work of those that are lost."""
-        leases = list(self._held.values())
+        """Extend every lease in hand; stop the work of those that are lost.
+
+        A paused job starts nothing further. A lease of a job that has ended is as good as lost:
+        the sweeper is about to take the entry.
+        """
+        asked_at = self._clock()
+        self._lose([lease for lease in self._held.values() if lease.expires_at <= asked_at])
+        leases = [lease for lease in self._held.values() if lease.expires_at > asked_at]
         if not leases:
             return
-        asked_at = self._clock()
         try:
-            rows = await self._database.fetch(
-                extend_leases(
-                    [lease.claim.entry_id for lease in leases],
-                    [lease.claim.epoch for lease in leases],
-                    self._lease_seconds,
+            async with asyncio.timeout(self._patience_seconds(leases, asked_at)):
+                rows = await self._database.fetch(
+                    extend_leases(
+                        [lease.claim.entry_id for lease in leases],
+                        [lease.claim.epoch for lease in leases],
+                        self._lease_seconds,
+                    )
                 )
-            )
-        except Unavailable as error:
-            log.warning("lease.not_extended", leases=len(leases), error=str(error))
+        except (Unavailable, TimeoutError) as error:
+            if not self._away:
+                reason = str(error) or "no answer in time"
+                log.warning("lease.not_extended", leases=len(leases), error=reason)
+            self._away = True
             self._lose([lease for lease in leases if lease.expires_at <= self._clock()])
             return
-        kept = {row.id for row in rows}
+        self._away = False
+        kept = {row.id for row in rows if row.job_status in _ALIVE}
+        paused = {row.id for row in rows if row.job_status == JobStatus.PAUSED}
         for lease in leases:
             if lease.claim.entry_id in kept:
                 lease.expires_at = asked_at + self._lease_seconds
+            if lease.claim.entry_id in paused:
+                lease.halt()
         self._lose([lease for lease in leases if lease.claim.entry_id not in kept])
         try:
             await self._queue.extend(
@@ -136,11 +199,22 @@ class Leases:
             # The lease in Postgres holds; a repeated message finds the entry busy.
             log.warning("lease.message_not_hidden", error=str(error))
 
+    def _patience_seconds(self, leases: Sequence[Lease], now: float) -> float:
+        """Say how long an answer is worth waiting for: until the first lease that matters ends.
+
+        One whose work is done matters no more: its commit may wait long for the job's row, and
+        must not take the time from the others.
+        """
+        at_work = [lease for lease in leases if lease.is_at_work and not lease.lost]
+        ends = [lease.expires_at - now for lease in at_work]
+        return min(max(min(ends, default=self._lease_seconds), 0.0), self._lease_seconds / 3)
+
     def _lose(self, leases: Sequence[Lease]) -> None:
         for lease in leases:
-            # A settled entry is gone, and so is its lease: nothing of it runs any more.
-            if lease.running and not lease.lost:
+            # A settled entry is gone, and so is its lease.
+            if lease.is_at_work and not lease.lost:
                 lease.lost = True
+                lease.halt()
                 log.warning(
                     "lease.lost",
                     entry=lease.claim.entry_id,

@@ -24,6 +24,8 @@ log: structlog.stdlib.BoundLogger = structlog.get_logger(__name__)
 
 _BACKOFF_BASE_SECONDS = 0.2
 _BACKOFF_CAP_SECONDS = 20.0
+# What is not deleted by then comes back, and finds that there is nothing left to do for it.
+_LAST_DELETES_SECONDS = 5.0
 
 
 class Consumer:
@@ -41,6 +43,7 @@ class Consumer:
         receivers: int,
         receive_entries: int,
         drain_seconds: float,
+        turn_seconds: float,
         turned: Callable[[], None] = lambda: None,
     ) -> None:
         self._queue = queue
@@ -52,6 +55,7 @@ class Consumer:
         self._receivers = receivers
         self._receive_entries = receive_entries
         self._drain_seconds = drain_seconds
+        self._turn_seconds = turn_seconds
         self._turned = turned
 
     async def run(self, stop: asyncio.Event) -> None:
@@ -60,8 +64,8 @@ class Consumer:
             background = [
                 side.create_task(self._leases.run(), name="keepalive"),
                 side.create_task(self._settler.run(), name="settler"),
-                side.create_task(self._acknowledger.run(), name="acknowledger"),
             ]
+            deleting = side.create_task(self._acknowledger.run(), name="acknowledger")
             async with asyncio.TaskGroup() as work:
                 for number in range(self._receivers):
                     work.create_task(self._receive(work, stop), name=f"receiver {number}")
@@ -73,14 +77,18 @@ class Consumer:
             deadline.cancel()
             for task in background:
                 task.cancel()
-        await self._acknowledger.flush()
+            self._acknowledger.close()
+            await asyncio.wait([deleting], timeout=_LAST_DELETES_SECONDS)
+            deleting.cancel()
 
     async def _receive(self, work: asyncio.TaskGroup, stop: asyncio.Event) -> None:
         """Claim whenever there is room; an error never ends it, only slows it down."""
         failures = 0
         pause = sleep_unless(stop)
         while not stop.is_set():
-            most = min(await self._intake.room(), self._receive_entries)
+            most = min(await self._room(), self._receive_entries)
+            if stop.is_set():
+                return
             try:
                 claims = await self._queue.claim(most, stop)
             except HaulageError as error:
@@ -99,3 +107,14 @@ class Consumer:
             self._intake.took([len(claim.inputs) for claim in claims])
             for claim in claims:
                 work.create_task(self._workshop.carry(claim), name=f"entry {claim.entry_id}")
+
+    async def _room(self) -> int:
+        """Wait until another claim fits; a consumer that is full is busy, not stuck."""
+        while True:
+            try:
+                async with asyncio.timeout(self._turn_seconds):
+                    most = await self._intake.room()
+                    await self._settler.room()
+                    return most
+            except TimeoutError:
+                self._turned()

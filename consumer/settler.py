@@ -33,20 +33,35 @@ class Settler:
     """Commits outcomes in batches, one commit at a time."""
 
     def __init__(
-        self, database: Database, *, worker: str, backoffs: Mapping[str, Backoff], most: int
+        self,
+        database: Database,
+        *,
+        worker: str,
+        backoffs: Mapping[str, Backoff],
+        most: int,
+        events: bool = False,
     ) -> None:
         self._database = database
         self._worker = worker
         self._backoffs = backoffs
         self._most = most
+        self._events = events
         self._waiting: list[tuple[Lease, Settlement]] = []
         self._wanted = asyncio.Event()
+        self._room = asyncio.Event()
+        self._room.set()
 
     def add(self, lease: Lease, settlements: Sequence[Settlement]) -> None:
         """Hand over outcomes; ``lease.settled()`` says when they are committed."""
         lease.await_settling(len(settlements))
         self._waiting.extend((lease, settlement) for settlement in settlements)
         self._wanted.set()
+        if len(self._waiting) >= self._most:
+            self._room.clear()
+
+    async def room(self) -> None:
+        """Wait until less than a whole commit waits: claiming may not run ahead of settling."""
+        await self._room.wait()
 
     async def run(self) -> None:
         """Commit what is handed over until cancelled; wait out a database that is away."""
@@ -55,6 +70,8 @@ class Settler:
             batch, self._waiting = self._waiting[: self._most], self._waiting[self._most :]
             if not self._waiting:
                 self._wanted.clear()
+            if len(self._waiting) < self._most:
+                self._room.set()
             if batch:
                 await self._commit(batch)
 
@@ -68,6 +85,7 @@ class Settler:
                     [settlement for _, settlement in batch],
                     backoffs=self._backoffs,
                     jitter=random.random,
+                    events=self._events,
                 )
                 break
             except Unavailable as error:

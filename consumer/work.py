@@ -79,6 +79,8 @@ class Workshop:
                     ended = "settled"
             if ended in ("settled", "released"):
                 self._acknowledger.add(claim)
+            else:
+                self._acknowledger.drop(claim)
             log.info(
                 "entry.done",
                 ended=ended,
@@ -92,17 +94,21 @@ class Workshop:
             )
 
     async def _process(self, lease: Lease) -> None:
-        """Run the inputs of a claim, each as soon as a slot is free, until told to stop."""
+        """Run the inputs of a claim, each as soon as a slot is free, until told to stop.
+
+        Once the lease is halted nothing further starts: its job was paused, or it is lost.
+        """
         claim = lease.claim
         runner = self._runners[claim.kind]
         left = len(claim.inputs)
         try:
             async with asyncio.TaskGroup() as group:
                 for start in range(0, len(claim.inputs), runner.together):
-                    await self._intake.take_slot()
+                    if lease.halted or not await self._slot(lease):
+                        break
                     inputs = claim.inputs[start : start + runner.together]
                     left -= len(inputs)
-                    if self._stop.is_set() or lease.lost:
+                    if self._stop.is_set():
                         self._intake.free_slot(inputs=len(inputs))
                         break
                     task = group.create_task(self._run(lease, runner, inputs), name="process")
@@ -110,6 +116,13 @@ class Workshop:
                     task.add_done_callback(lease.running.discard)
         finally:
             self._intake.forgo(inputs=left)
+
+    async def _slot(self, lease: Lease) -> bool:
+        """Wait for a free slot and take it; false when the claim was halted meanwhile."""
+        with lease.waiting_to_start():
+            await self._intake.take_slot()
+            return True
+        return False
 
     async def _run(self, lease: Lease, runner: Runner, inputs: Sequence[ClaimedInput]) -> None:
         began = time.monotonic()

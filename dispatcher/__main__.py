@@ -7,36 +7,49 @@ import sys
 from contextlib import AsyncExitStack
 from typing import TYPE_CHECKING
 
+from dispatcher.drain import Drain
+from dispatcher.expirer import Expirer
 from dispatcher.finalizer import Finalizer
-from dispatcher.maintenance import run_services
+from dispatcher.maintenance import MaintenanceService, run_services
+from dispatcher.pruner import Pruner, Retention
 from dispatcher.reaper import Reaper
+from dispatcher.redriver import Redriver
 from dispatcher.relay import Relay
 from dispatcher.resender import Resender
+from dispatcher.sweeper import Sweeper
 from infra.clients import Clients
 from infra.database import Database
 from infra.http import Health, serve_health
 from infra.kinds import load_kinds
 from infra.migrate import check_at_head
 from infra.process import run
+from infra.queue.dead import DeadLetterQueue
 from infra.queue.sending import SqsSender
 from infra.retry import wait_until_available
 from infra.wakeup import Listener, Notifier
+from schema.errors import Misconfigured
 from schema.lifecycle import EntryType
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from types_aiobotocore_sqs import SQSClient
+
     from infra.settings import Settings
+    from schema.kinds import Kind
 
 
 async def serve(settings: Settings, worker: str, stop: asyncio.Event) -> None:
     """Relay and repair until ``stop``; wait for neighbours that are away, not ready meanwhile."""
-    kinds = load_kinds(settings.kinds)
+    kinds = load_kinds(settings.kinds, settings.kind_policies)
     health = Health(settings.liveness_timeout_seconds)
     async with AsyncExitStack() as stack:
         database = await stack.enter_async_context(
             Database.from_settings(settings, name=f"haulage dispatcher {worker}")
         )
         health.checks["database"] = lambda: check_at_head(database)
-        senders = await _senders(settings, stack)
+        client = await _client(settings, stack)
+        senders = _senders(settings, client)
         for entry_type, sender in senders.items():
             health.checks[f"queue {entry_type}"] = sender.ping
         listener = Listener(settings, name=f"haulage dispatcher {worker}")
@@ -49,22 +62,9 @@ async def serve(settings: Settings, worker: str, stop: asyncio.Event) -> None:
             worker=worker,
             turned=lambda: health.turned("relay"),
         )
-        services = (
-            Reaper(
-                database,
-                worker=worker,
-                backoffs={name: kind.backoff for name, kind in kinds.items()},
-                most=settings.maintenance_batch,
-                wake=notifier.notify,
-            ),
-            Resender(
-                database,
-                after_seconds=settings.resend_after_seconds,
-                most=settings.maintenance_batch,
-                wake=notifier.notify,
-            ),
-            Finalizer(database, most=settings.maintenance_batch),
-        )
+        services = _services(settings, worker, database, client, notifier, kinds)
+        # What was controlled or is to be redriven need not wait for the next round.
+        wakes = {name: listener.controls() for name in (Sweeper.name, Redriver.name)}
         async with asyncio.TaskGroup() as group:
             group.create_task(
                 serve_health(
@@ -86,6 +86,7 @@ async def serve(settings: Settings, worker: str, stop: asyncio.Event) -> None:
                             interval_seconds=settings.maintenance_interval_seconds,
                             stop=stop,
                             turned=health.turned,
+                            wakes=wakes,
                         ),
                         name="maintenance",
                     )
@@ -94,18 +95,57 @@ async def serve(settings: Settings, worker: str, stop: asyncio.Event) -> None:
                 task.cancel()
 
 
-async def _senders(settings: Settings, stack: AsyncExitStack) -> dict[EntryType, SqsSender]:
+def _services(
+    settings: Settings,
+    worker: str,
+    database: Database,
+    client: SQSClient | None,
+    notifier: Notifier,
+    kinds: Mapping[str, Kind],
+) -> list[MaintenanceService]:
+    """Give every maintenance service: each does one duty, in any number of instances."""
+    most, wake = settings.maintenance_batch, notifier.notify
+    services: list[MaintenanceService] = [
+        Reaper(
+            database,
+            worker=worker,
+            backoffs={name: kind.backoff for name, kind in kinds.items()},
+            most=most,
+            wake=wake,
+            events=settings.events_queue_url is not None,
+        ),
+        Resender(database, after_seconds=settings.resend_after_seconds, most=most, wake=wake),
+        Finalizer(database, most=most),
+        Expirer(database, most=most, tell=notifier.notify_control),
+        Sweeper(database, most=most, wake=wake, tell=notifier.notify_control),
+        Redriver(database, chunks={name: kind.chunk for name, kind in kinds.items()}, wake=wake),
+        Pruner(database, keep=Retention.from_settings(settings), most=most),
+    ]
+    if client is not None and settings.dead_letter_queue_url:
+        queue = DeadLetterQueue(client, queue_url=settings.dead_letter_queue_url)
+        services.append(Drain(database, queue, wake=wake))
+    return services
+
+
+async def _client(settings: Settings, stack: AsyncExitStack) -> SQSClient | None:
+    """Give a client where there is a queue to talk to."""
+    urls = [settings.events_queue_url, settings.dead_letter_queue_url]
+    if settings.consumer_mode == "sqs-consumer":
+        if settings.queue_url is None:
+            raise Misconfigured("CONSUMER_MODE=sqs-consumer needs HAULAGE_QUEUE_URL")
+        urls.append(settings.queue_url)
+    return await stack.enter_async_context(Clients(settings).sqs()) if any(urls) else None
+
+
+def _senders(settings: Settings, client: SQSClient | None) -> dict[EntryType, SqsSender]:
     """Give a sender for each type of entry that this mode sends; without SQS there is none."""
     urls = {EntryType.EVENT: settings.events_queue_url}
     if settings.consumer_mode == "sqs-consumer":
         urls[EntryType.INPUTS] = settings.queue_url
-    if not any(urls.values()):
-        return {}
-    client = await stack.enter_async_context(Clients(settings).sqs())
     return {
         entry_type: SqsSender(client, queue_url=url, limit_bytes=settings.max_message_bytes)
         for entry_type, url in urls.items()
-        if url
+        if client is not None and url
     }
 
 

@@ -12,7 +12,7 @@ from infra.retry import sleep_unless
 from schema.errors import Unavailable
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Mapping, Sequence
 
 log: structlog.stdlib.BoundLogger = structlog.get_logger(__name__)
 
@@ -33,12 +33,18 @@ async def run_services(
     interval_seconds: float,
     stop: asyncio.Event,
     turned: Callable[[str], None],
+    wakes: Mapping[str, asyncio.Event] | None = None,
 ) -> None:
-    """Run each service every interval, at once again while it finds work, until ``stop``."""
+    """Run each service every interval, at once again while it finds work, until ``stop``.
+
+    ``wakes`` has an event for services, by name, that need not wait for their interval.
+    """
     async with asyncio.TaskGroup() as group:
         for service in services:
+            woken = (wakes or {}).get(service.name) or asyncio.Event()
             group.create_task(
-                _repeat(service, interval_seconds, stop, turned), name=f"maintenance {service.name}"
+                _repeat(service, interval_seconds, stop, turned, woken),
+                name=f"maintenance {service.name}",
             )
 
 
@@ -47,11 +53,13 @@ async def _repeat(
     interval_seconds: float,
     stop: asyncio.Event,
     turned: Callable[[str], None],
+    woken: asyncio.Event,
 ) -> None:
     away = False
-    pause = sleep_unless(stop)
+    pause = sleep_unless(stop, woken)
     while not stop.is_set():
         found = 0
+        woken.clear()
         try:
             found = await service.once()
         except Unavailable as error:

@@ -37,12 +37,14 @@ class Reaper:
         backoffs: Mapping[str, Backoff],
         most: int,
         wake: Callable[[], None],
+        events: bool = False,
     ) -> None:
         self._database = database
         self._worker = worker
         self._backoffs = backoffs
         self._most = most
         self._wake = wake
+        self._events = events
 
     async def once(self) -> int:
         """Repair up to a batch of lapsed leases."""
@@ -67,6 +69,7 @@ class Reaper:
             [Settlement(claim, input_, lapsed, None) for input_ in claim.inputs],
             backoffs=self._backoffs,
             jitter=random.random,
+            events=self._events,
         )
         log.warning(
             "reaper.repaired",

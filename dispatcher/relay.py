@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import itertools
+import json
 from collections import Counter
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
@@ -16,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 import structlog
 
 from infra.queue.sending import Outgoing, SendReport, Unsent
-from infra.retry import jittered
+from infra.retry import jittered, sleep_unless
 from schema.errors import Fault, Unavailable
 from schema.lifecycle import EntryType
 from schema.message import Message, Trace
@@ -40,7 +41,10 @@ _SPIN_FLOOR_SECONDS = 0.01
 
 @dataclass(slots=True)
 class RelayReport:
-    """One round: how many entries were locked, sent, put off and parked."""
+    """One round: how many entries were locked, sent, put off and parked.
+
+    ``fault`` is set when no call was answered: the relay backs off as a whole.
+    """
 
     locked: int = 0
     sent: int = 0
@@ -74,6 +78,7 @@ class Relay:
     async def run(self, stop: asyncio.Event) -> None:
         """Relay until ``stop``; sleep exactly until the next entry is due or a wake-up comes."""
         failures = 0
+        back_off = sleep_unless(stop)
         while not stop.is_set():
             try:
                 report = await self.relay_once()
@@ -91,6 +96,9 @@ class Relay:
                 pause = self._backoff(failures)
                 if failures == 1:
                     log.warning("relay.away", error=fault, retry_in_seconds=round(pause, 2))
+                # A wake-up says that there is more to send, not that it can be sent.
+                await back_off(pause)
+                continue
             await self._listener.wait(pause, stop)
 
     async def _due(self) -> float:
@@ -127,6 +135,10 @@ class Relay:
         for part in await self._send_all(rows):
             sent += part.sent
             unsent += part.unsent
+            report.fault = report.fault or part.fault
+        if sent:
+            # The queue answers: what failed waits for its own backoff, and holds up no other.
+            report.fault = None
         report.sent, report.entry_ids = len(sent), sent
         await self._write_down(token, rows, sent, unsent, report)
         return report
@@ -141,7 +153,9 @@ class Relay:
                 except Fault as error:
                     reason = str(error)
                     return SendReport(
-                        [], [Unsent(message.entry_id, reason, fatal=False) for message in batch]
+                        [],
+                        [Unsent(message.entry_id, reason, fatal=False) for message in batch],
+                        fault=reason,
                     )
 
         async with asyncio.TaskGroup() as group:
@@ -198,7 +212,7 @@ class Relay:
             await self._database.fetch(
                 statements.back_off(token, [failure.entry_id for failure in waiting], delays)
             )
-            report.put_off, report.fault = len(waiting), waiting[0].reason
+            report.put_off = len(waiting)
 
 
 def _order(row: Row[Any]) -> tuple[int, Any, int]:
@@ -210,6 +224,7 @@ def _outgoing(row: Row[Any]) -> Outgoing:
     body = (
         Message(row.id, row.job_id, row.kind, trace).body()
         if row.type == EntryType.INPUTS
-        else row.payload
+        # ASCII, as every message is: SQS refuses some characters that JSON allows.
+        else json.dumps(json.loads(row.payload), separators=(",", ":"))
     )
     return Outgoing(row.id, body, trace.attributes(), str(row.owner_id))

@@ -10,10 +10,9 @@ from __future__ import annotations
 import asyncio
 from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING, Any, Self, TypeVar
-from uuid import uuid4
 
 import asyncpg
-from sqlalchemy import URL, make_url
+from sqlalchemy import URL, make_url, text
 from sqlalchemy import exc as sa_exc
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine, create_async_engine
 
@@ -42,15 +41,20 @@ _AWAY_CLASSES = ("08", "25006", "53", "55P03", "57014", "57P", "58")
 _CLOSED_CLASSES = ("28", "3D000")
 _READ_ONLY = "25006"
 _CLOSE_SECONDS = 5.0
+_PING = text("SELECT 1")
 
 
 class Database:
     """A pool of connections to Postgres and the only way to commit through it."""
 
-    def __init__(self, engine: AsyncEngine) -> None:
+    def __init__(self, engine: AsyncEngine, *, keeps_session: bool = True) -> None:
         self._engine = engine
+        self._keeps_session = keeps_session
         self._autocommit = engine.execution_options(isolation_level="AUTOCOMMIT")
         self._reading = engine.execution_options(postgresql_readonly=True)
+        self._frozen = engine.execution_options(
+            isolation_level="REPEATABLE READ", postgresql_readonly=True
+        )
 
     @classmethod
     def from_settings(cls, settings: Settings, *, name: str) -> Self:
@@ -63,7 +67,7 @@ class Database:
             pool_use_lifo=True,
             connect_args=connect_arguments(settings, name=name),
         )
-        return cls(engine)
+        return cls(engine, keeps_session=settings.database_pooler == "none")
 
     async def __aenter__(self) -> Self:
         return self
@@ -81,11 +85,13 @@ class Database:
 
     async def fetch(self, statement: Executable) -> Sequence[Row[Any]]:
         """Run one statement, commit it with its own round trip, and return its rows."""
+        if not self._keeps_session:
+            # Outside a transaction, preparing and executing may meet two different sessions.
+            return await self.run(lambda connection: _rows(connection, statement))
         async for attempt in lost_race():
             with attempt:
                 async with _speaking_plainly(), _checked_out(self._autocommit) as connection:
-                    result = await connection.execute(statement)
-                    return result.all() if result.returns_rows else ()
+                    return await _rows(connection, statement)
         raise AssertionError  # pragma: no cover - lost_race re-raises
 
     async def run(self, unit: Callable[[AsyncConnection], Awaitable[Result]]) -> Result:
@@ -114,10 +120,26 @@ class Database:
                 result = await connection.stream(statement)
                 yield result.partitions(batch_rows)
 
+    @asynccontextmanager
+    async def snapshot(self, *, statement_timeout_seconds: float) -> AsyncIterator[AsyncConnection]:
+        """Read any number of statements as of one moment; each may take its time.
+
+        While it is open, vacuum keeps what it sees: not for anything that goes on and on.
+        """
+        milliseconds = int(statement_timeout_seconds * 1_000)
+        async with _speaking_plainly(), _checked_out(self._frozen) as connection:
+            async with connection.begin():
+                await connection.exec_driver_sql(f"SET LOCAL statement_timeout = {milliseconds}")
+                yield connection
+
     async def ping(self) -> None:
         """Return when the database answers; raise ``Unavailable`` when it does not."""
-        async with _speaking_plainly(), _checked_out(self._autocommit) as connection:
-            await connection.exec_driver_sql("SELECT 1")
+        await self.fetch(_PING)
+
+
+async def _rows(connection: AsyncConnection, statement: Executable) -> Sequence[Row[Any]]:
+    result = await connection.execute(statement)
+    return result.all() if result.returns_rows else ()
 
 
 async def copy_rows(
@@ -156,11 +178,12 @@ def connect_arguments(settings: Settings, *, name: str) -> dict[str, Any]:
         + settings.database_connect_timeout_seconds,
     }
     if settings.database_pooler == "transaction":
-        # A transaction pooler moves us between sessions: no cached statements, unique names.
+        # A transaction pooler moves us between sessions: statements are prepared without a name,
+        # which lasts until the next one, since nobody could close a named one afterwards.
         # Limits must then be set on the role or in the pooler, which refuses them at connect.
         arguments["prepared_statement_cache_size"] = 0
         arguments["statement_cache_size"] = 0
-        arguments["prepared_statement_name_func"] = lambda: f"haulage_{uuid4().hex}"
+        arguments["prepared_statement_name_func"] = lambda: ""
         return arguments
     milliseconds = 1_000
     arguments["server_settings"] = {

@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import dataclasses
+import json
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
+
+from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError
 
 from schema.errors import Misconfigured
 from schema.export import EXPORT
@@ -15,8 +19,29 @@ if TYPE_CHECKING:
 BUILT_IN = (EXPORT,)
 
 
-def load_kinds(setting: str) -> Mapping[str, Kind]:
-    """Give all kinds by name; ``setting`` is a list ``package.module:NAME, …``."""
+class KindPolicy(BaseModel):
+    """What an operator may set for a kind; what is left out stays as the kind says."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    max_attempts: int | None = Field(default=None, alias="maxAttempts", ge=1, le=100)
+    backoff_base_seconds: float | None = Field(
+        default=None, alias="backoffBaseSeconds", gt=0, le=86_400
+    )
+    backoff_cap_seconds: float | None = Field(
+        default=None, alias="backoffCapSeconds", gt=0, le=2_592_000
+    )
+    chunk_maximum: int | None = Field(default=None, alias="chunkMaximum", ge=1, le=10_000)
+
+
+_POLICIES = TypeAdapter(dict[str, KindPolicy])
+
+
+def load_kinds(setting: str, policies: str = "") -> Mapping[str, Kind]:
+    """Give all kinds by name; ``setting`` is a list ``package.module:NAME, …``.
+
+    ``policies`` is HAULAGE_KIND_POLICIES: a JSON object with a ``KindPolicy`` for some kinds.
+    """
     kinds = {kind.name: kind for kind in BUILT_IN}
     for reference in filter(None, (part.strip() for part in setting.split(","))):
         kind = load(reference, setting="HAULAGE_KINDS")
@@ -25,7 +50,64 @@ def load_kinds(setting: str) -> Mapping[str, Kind]:
         if kind.name in kinds:
             raise Misconfigured(f"HAULAGE_KINDS: {reference} names kind {kind.name!r} again")
         kinds[kind.name] = kind
+    for name, policy in _read_policies(policies).items():
+        if name not in kinds:
+            known = ", ".join(sorted(kinds))
+            raise Misconfigured(f"HAULAGE_KIND_POLICIES: {name!r} is no kind; there are: {known}")
+        kinds[name] = _applied(kinds[name], policy)
     return kinds
+
+
+def choose_kinds(kinds: Mapping[str, Kind], setting: str) -> Mapping[str, Kind]:
+    """Give the kinds that ``setting``, a list of names, chooses; all of them where it is empty."""
+    chosen = [part.strip() for part in setting.split(",") if part.strip()]
+    unknown = sorted(set(chosen) - set(kinds))
+    if unknown:
+        known = ", ".join(sorted(kinds))
+        raise Misconfigured(
+            f"HAULAGE_CONSUMER_KINDS: {', '.join(unknown)} is no kind; there are: {known}"
+        )
+    return {name: kinds[name] for name in chosen} or kinds
+
+
+def _read_policies(text: str) -> dict[str, KindPolicy]:
+    if not text.strip():
+        return {}
+    try:
+        return _POLICIES.validate_python(json.loads(text))
+    except ValidationError as error:
+        problems = (
+            ".".join(map(str, problem["loc"]))
+            + ": "
+            + ("is no policy" if problem["type"] == "extra_forbidden" else problem["msg"])
+            for problem in error.errors(include_url=False)
+        )
+        raise Misconfigured(f"HAULAGE_KIND_POLICIES: {'; '.join(problems)}") from None
+    except ValueError as error:
+        raise Misconfigured(f"HAULAGE_KIND_POLICIES is not JSON: {error}") from error
+
+
+def _applied(kind: Kind, policy: KindPolicy) -> Kind:
+    backoff = dataclasses.replace(
+        kind.backoff,
+        base_seconds=policy.backoff_base_seconds or kind.backoff.base_seconds,
+        cap_seconds=policy.backoff_cap_seconds or kind.backoff.cap_seconds,
+    )
+    if backoff.cap_seconds < backoff.base_seconds:
+        raise Misconfigured(
+            f"HAULAGE_KIND_POLICIES: {kind.name}: backoffCapSeconds"
+            f" ({backoff.cap_seconds:g}) is less than backoffBaseSeconds"
+            f" ({backoff.base_seconds:g})"
+        )
+    maximum = policy.chunk_maximum or kind.chunk.maximum
+    return dataclasses.replace(
+        kind,
+        max_attempts=policy.max_attempts or kind.max_attempts,
+        backoff=backoff,
+        chunk=dataclasses.replace(
+            kind.chunk, maximum=maximum, minimum=min(kind.chunk.minimum, maximum)
+        ),
+    )
 
 
 def load(reference: str, *, setting: str) -> Any:  # noqa: ANN401 - whatever the module holds

@@ -87,15 +87,16 @@ async def wait_until_available(
     return True
 
 
-def sleep_unless(stop: asyncio.Event) -> Callable[[float], Awaitable[None]]:
-    """Give a sleep in seconds that ends early when ``stop`` is set."""
+def sleep_unless(*events: asyncio.Event) -> Callable[[float], Awaitable[None]]:
+    """Give a sleep in seconds that ends early when one of the events is set."""
 
     async def sleep(seconds: float) -> None:
+        waits = [asyncio.ensure_future(event.wait()) for event in events]
         try:
-            async with asyncio.timeout(seconds):
-                await stop.wait()
-        except TimeoutError:
-            return
+            await asyncio.wait(waits, timeout=seconds, return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            for wait in waits:
+                wait.cancel()
 
     return sleep
 

@@ -35,16 +35,21 @@ class Settings(BaseModel):
         default=None, description="Past a pooler: LISTEN needs a session of its own"
     )
     queue_url: str | None = None
-    events_queue_url: str | None = None
+    events_queue_url: str | None = Field(default=None, description="Where dead letters are told")
+    dead_letter_queue_url: str | None = Field(default=None, description="The queue's own DLQ")
     bucket: str | None = None
     kinds: str = Field(default="", description="Kinds from outside: package.module:NAME, …")
+    consumer_kinds: str = Field(default="", description="Work on these kinds only: export, …")
+    kind_policies: str = Field(
+        default="", description='JSON by kind: {"export": {"maxAttempts": 8, …}}'
+    )
 
     # Database.
     database_pool_size: int = Field(default=10, ge=1, le=200)
     database_pool_timeout_seconds: float = Field(default=10, gt=0)
     database_connect_timeout_seconds: float = Field(default=5, gt=0)
     statement_timeout_seconds: float = Field(default=30, gt=0)
-    idle_in_transaction_timeout_seconds: float = Field(default=30, gt=0)
+    idle_in_transaction_timeout_seconds: float = Field(default=10, gt=0)
     database_pooler: Literal["none", "transaction"] = "none"
     notify: bool = Field(default=True, description="Wake sleepers after a commit")
 
@@ -75,6 +80,12 @@ class Settings(BaseModel):
     maintenance_batch: int = Field(default=100, ge=1, le=10_000)
     poll_floor_seconds: float = Field(default=5, gt=0)
 
+    # For how long records are kept after they ended; 0: for ever.
+    retain_jobs_days: float = Field(default=90, ge=0)
+    retain_attempts_days: float = Field(default=90, ge=0)
+    retain_parked_messages_days: float = Field(default=30, ge=0)
+    retain_redrives_days: float = Field(default=365, ge=0)
+
     # Consumer.
     receivers: int = Field(default=2, ge=1, le=32, description="Long polls open at once")
     concurrency: int = Field(default=16, ge=1, le=10_000)
@@ -97,7 +108,7 @@ class Settings(BaseModel):
     isolated_idle_seconds: float = Field(default=60, ge=0)
     isolated_inputs: int = Field(default=1_000, ge=1, description="Until a process is replaced")
 
-    # Clients of AWS; each has a pool of its own, which must exceed its pollers and acks together.
+    # Clients of AWS. Long polls have a client, and so a pool, to themselves.
     aws_connections: int = Field(default=50, ge=1, le=1_000)
     aws_connect_timeout_seconds: float = Field(default=5, gt=0)
     aws_read_timeout_seconds: float = Field(default=30, gt=0)
@@ -148,13 +159,16 @@ class Settings(BaseModel):
 
     @model_validator(mode="after")
     def _fit_together(self) -> Self:
-        if self.consumer_mode == "sqs-consumer" and not self.queue_url:
-            msg = "CONSUMER_MODE=sqs-consumer needs HAULAGE_QUEUE_URL"
-            raise ValueError(msg)
         if self.resend_after_seconds <= self.lease_seconds:
             msg = "HAULAGE_RESEND_AFTER_SECONDS must be larger than HAULAGE_LEASE_SECONDS"
             raise ValueError(msg)
         if self.aws_read_timeout_seconds <= self.receive_wait_seconds:
             msg = "HAULAGE_AWS_READ_TIMEOUT_SECONDS must exceed HAULAGE_RECEIVE_WAIT_SECONDS"
+            raise ValueError(msg)
+        if self.aws_connections < max(self.receivers, self.relay_concurrency):
+            msg = (
+                "HAULAGE_AWS_CONNECTIONS must not be less than HAULAGE_RECEIVERS or"
+                " HAULAGE_RELAY_CONCURRENCY"
+            )
             raise ValueError(msg)
         return self

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from schema.lifecycle import UNFINISHED_INPUT_STATUSES, InputStatus
-from schema.outcome import Succeeded, Verdict, decide, fingerprint
+from schema.outcome import Backoff, Succeeded, Verdict, decide, fingerprint
 from schema.statements import settle as statements
 
 if TYPE_CHECKING:
@@ -23,9 +23,11 @@ if TYPE_CHECKING:
 
     from infra.database import Database
     from infra.queue.protocol import Claim, ClaimedInput
-    from schema.outcome import Backoff, Outcome
+    from schema.outcome import Outcome
 
 Key = tuple[int, int]
+# A process may settle what it cannot run: a reaper that was deployed before the kind was.
+_OF_AN_UNKNOWN_KIND = Backoff()
 
 
 # A tuple: it is made for every input, and a frozen dataclass costs several times as much.
@@ -83,8 +85,12 @@ async def settle(
     *,
     backoffs: Mapping[str, Backoff],
     jitter: Callable[[], float],
+    events: bool = False,
 ) -> list[Settled]:
-    """Record outcomes in one commit; raises ``Unavailable`` when nothing can be known."""
+    """Record outcomes in one commit; raises ``Unavailable`` when nothing can be known.
+
+    With ``events``, the same commit orders an event for each input that died.
+    """
     shares: dict[Key, float] = defaultdict(jitter)
     lines = [
         _Line(
@@ -93,7 +99,7 @@ async def settle(
                 outcome,
                 attempt=input_.attempts + 1,
                 max_attempts=claim.max_attempts,
-                backoff=backoffs[claim.kind],
+                backoff=backoffs.get(claim.kind, _OF_AN_UNKNOWN_KIND),
                 jitter=shares[claim.entry_id, input_.attempts],
             ),
         )
@@ -105,7 +111,7 @@ async def settle(
     else:
 
         async def unit(connection: AsyncConnection) -> set[Key]:
-            return await _settle_with_consequences(connection, worker, lines)
+            return await _settle_with_consequences(connection, worker, lines, events=events)
 
         accepted = await database.run(unit)
     return [
@@ -122,7 +128,7 @@ def _is_plain(line: _Line) -> bool:
 
 
 async def _settle_with_consequences(
-    connection: AsyncConnection, worker: str, lines: Sequence[_Line]
+    connection: AsyncConnection, worker: str, lines: Sequence[_Line], *, events: bool
 ) -> set[Key]:
     groups: dict[tuple[int, int, float], list[_Line]] = defaultdict(list)
     for line in lines:
@@ -138,16 +144,25 @@ async def _settle_with_consequences(
     follow_ups = _follow_ups(taken)
     if follow_ups["ids"]:
         await connection.execute(statements.insert_follow_ups(follow_ups))
+    await _record_failures(connection, worker, taken, events=events)
+    artifacts = _artifacts(taken)
+    if artifacts["job_ids"]:
+        await connection.execute(statements.register_artifacts(artifacts))
+    return accepted
+
+
+async def _record_failures(
+    connection: AsyncConnection, worker: str, taken: Sequence[_Line], *, events: bool
+) -> None:
     failed = [line for line in taken if line.verdict.error_class is not None]
     if failed:
         await connection.execute(statements.insert_attempts(worker, _attempts(failed)))
     dead = [line for line in taken if line.verdict.status is InputStatus.DLQ]
     if dead:
-        await connection.execute(statements.insert_dead_letters(worker, _dead_letters(dead)))
-    artifacts = _artifacts(taken)
-    if artifacts["job_ids"]:
-        await connection.execute(statements.register_artifacts(artifacts))
-    return accepted
+        letters = _dead_letters(dead)
+        await connection.execute(statements.insert_dead_letters(worker, letters))
+        if events:
+            await connection.execute(statements.insert_death_events(worker, letters))
 
 
 def _keys(rows: Iterable[Any]) -> set[Key]:

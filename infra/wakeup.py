@@ -1,5 +1,6 @@
 """Waking sleepers after a commit: NOTIFY without payload, coalesced, on connections of its own.
 
+There are two channels: work is due, and some job was controlled (paused, resumed, ended).
 A wake-up is a courtesy: whoever waits also polls, so a lost one costs lateness, never work.
 """
 
@@ -24,21 +25,23 @@ import sqlalchemy as sa
 log: structlog.stdlib.BoundLogger = structlog.get_logger(__name__)
 
 CHANNEL = "haulage_work"
-_NOTIFY = sa.text(f"SELECT pg_notify('{CHANNEL}', '')")
-_HEARTBEAT_SECONDS = 5.0
-_HEARTBEAT_TIMEOUT_SECONDS = 5.0
+CONTROL_CHANNEL = "haulage_control"
+_NOTIFY = sa.text("SELECT pg_notify(channel, '') FROM unnest(CAST(:channels AS text[])) AS channel")
 
 
 class Listener:
     """Hears wake-ups on a dedicated, direct connection; survives losing it."""
 
-    def __init__(self, settings: Settings, *, name: str) -> None:
+    def __init__(self, settings: Settings, *, name: str, heartbeat_seconds: float = 5.0) -> None:
         url = sqlalchemy_url(settings.database_direct_url or settings.database_url)
         self._dsn = url.set(drivername="postgresql").render_as_string(hide_password=False)
         self._connect_timeout_seconds = settings.database_connect_timeout_seconds
         self._enabled = settings.notify
         self._name = f"{name} listener"[:63]
         self._heard = asyncio.Event()
+        self._heartbeat_seconds = heartbeat_seconds
+        self._failures = 0
+        self._controlled: list[asyncio.Event] = []
 
     async def wait(self, timeout_seconds: float, stop: asyncio.Event) -> None:
         """Return at the next wake-up, after the timeout, or on ``stop``, whichever is first."""
@@ -57,22 +60,30 @@ class Listener:
         """Wake whoever waits in this process."""
         self._heard.set()
 
+    def controls(self) -> asyncio.Event:
+        """Give an event of the caller's own that is set whenever some job was controlled."""
+        event = asyncio.Event()
+        self._controlled.append(event)
+        return event
+
+    def tell_controlled(self) -> None:
+        """Set the events of ``controls``."""
+        for event in self._controlled:
+            event.set()
+
     async def run(self) -> None:
         """Listen until cancelled; reconnect with backoff, and wake after each reconnection."""
         if not self._enabled:
             return
-        failures = 0
         while True:
             try:
                 await self._listen()
             except (OSError, TimeoutError, asyncpg.PostgresError, asyncpg.InterfaceError) as error:
-                failures += 1
-                delay = jittered(failures, base_seconds=0.2, cap_seconds=10)
-                if failures == 1:
+                self._failures += 1
+                delay = jittered(self._failures, base_seconds=0.2, cap_seconds=10)
+                if self._failures == 1:
                     log.warning("listener.lost", error=str(error) or type(error).__name__)
                 await asyncio.sleep(delay)
-            else:
-                failures = 0
 
     async def _listen(self) -> None:
         connection: asyncpg.Connection[Any] = await asyncpg.connect(
@@ -81,16 +92,30 @@ class Listener:
             statement_cache_size=0,
             server_settings={"application_name": self._name},
         )
+        ended = asyncio.Event()
+        connection.add_termination_listener(lambda *_: ended.set())
         try:
-            await connection.add_listener(CHANNEL, lambda *_: self._heard.set())
-            log.info("listener.listening", channel=CHANNEL)
-            self._heard.set()
-            while True:
+            await connection.add_listener(CHANNEL, lambda *_: self.wake())
+            await connection.add_listener(CONTROL_CHANNEL, lambda *_: self.tell_controlled())
+            log.info("listener.listening", channels=[CHANNEL, CONTROL_CHANNEL])
+            self.wake()
+            self.tell_controlled()
+            while not await _comes(ended, self._heartbeat_seconds):
                 # A half-open connection raises no error by itself: ask it.
-                await asyncio.sleep(_HEARTBEAT_SECONDS)
-                await connection.execute("SELECT 1", timeout=_HEARTBEAT_TIMEOUT_SECONDS)
+                await connection.execute("SELECT 1", timeout=self._heartbeat_seconds)
+                self._failures = 0
+            raise ConnectionResetError("the session was ended")
         finally:
             connection.terminate()
+
+
+async def _comes(event: asyncio.Event, timeout_seconds: float) -> bool:
+    """Wait for an event; say whether it came in time."""
+    try:
+        async with asyncio.timeout(timeout_seconds):
+            return await event.wait()
+    except TimeoutError:
+        return False
 
 
 class Notifier:
@@ -100,10 +125,19 @@ class Notifier:
         self._database = database
         self._enabled = enabled
         self._wanted = asyncio.Event()
+        self._channels: set[str] = set()
 
     def notify(self) -> None:
-        """Ask for a wake-up; never waits."""
+        """Ask for a wake-up of those who wait for work; never waits."""
+        self._ask(CHANNEL)
+
+    def notify_control(self) -> None:
+        """Ask that consumers look at their jobs' statuses now; never waits."""
+        self._ask(CONTROL_CHANNEL)
+
+    def _ask(self, channel: str) -> None:
         if self._enabled:
+            self._channels.add(channel)
             self._wanted.set()
 
     async def run(self) -> None:
@@ -111,7 +145,8 @@ class Notifier:
         while True:
             await self._wanted.wait()
             self._wanted.clear()
+            channels, self._channels = sorted(self._channels), set()
             try:
-                await self._database.fetch(_NOTIFY)
+                await self._database.fetch(_NOTIFY.bindparams(channels=channels))
             except Unavailable as error:
                 log.debug("notify.failed", error=str(error))

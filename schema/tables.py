@@ -29,6 +29,10 @@ def _count(name: str) -> sa.Column[int]:
     return sa.Column(name, sa.Integer, nullable=False, server_default=sa.text("0"))
 
 
+def _partial(name: str, *columns: sa.ColumnElement[object], where: str) -> None:
+    sa.Index(name, *columns, postgresql_where=sa.text(where))
+
+
 owner = sa.Table(
     "owner",
     metadata,
@@ -84,18 +88,28 @@ job = sa.Table(
     sa.Column("idempotency_key", sa.Text),
     sa.Column("request_digest", BYTEA),
     *_trace_columns(),
+    # Fail-fast ends the job once more than ``tolerated`` inputs died, ``forgiven`` ones apart:
+    # those that lay in the DLQ when a redrive reopened the job.
+    _count("tolerated"),
+    _count("forgiven"),
+    # True while an entry may stand where the status no longer wants it.
+    sa.Column("sweeping", sa.Boolean, nullable=False, server_default=sa.text("false")),
+    _count("control_version"),
+    sa.Column("pruned_at", _TIME),
 )
 sa.Index("job_owner_recent", job.c.owner_id, job.c.requested_at, job.c.id)
 sa.Index("job_recent", job.c.requested_at, job.c.id)
 sa.Index("job_owner_status", job.c.owner_id, job.c.status, job.c.requested_at, job.c.id)
-sa.Index(
-    "job_active",
-    job.c.requested_at,
-    postgresql_where=job.c.status.in_(
-        [sa.literal_column(f"'{status}'") for status in ("SUBMITTED", "RUNNING", "PAUSED")]
-    ),
-)
+_partial("job_active", job.c.requested_at, where="status IN ('SUBMITTED', 'RUNNING', 'PAUSED')")
 sa.Index("job_correlation", job.c.correlation_id)
+_partial("job_sweeping", job.c.id, where="sweeping")
+_partial(
+    "job_expiring",
+    job.c.expires_at,
+    where="expires_at IS NOT NULL AND status IN ('SUBMITTED', 'RUNNING', 'PAUSED')",
+)
+_partial("job_finished", job.c.finished_at, where="finished_at IS NOT NULL AND pruned_at IS NULL")
+_partial("job_pruned", job.c.pruned_at, where="pruned_at IS NOT NULL")
 sa.Index(
     "job_idempotency",
     job.c.owner_id,
@@ -150,29 +164,25 @@ outbox = sa.Table(
     sa.Column("payload", JSONB),
     *_trace_columns(),
 )
-sa.Index(
+_partial(
     "outbox_due",
     outbox.c.priority.desc(),
     outbox.c.available_at,
     outbox.c.id,
-    postgresql_where=outbox.c.state == sa.literal_column("'PENDING'"),
+    where="state = 'PENDING'",
 )
-sa.Index(
-    "outbox_next",
-    outbox.c.available_at,
-    postgresql_where=outbox.c.state == sa.literal_column("'PENDING'"),
-)
-sa.Index(
-    "outbox_lease",
-    outbox.c.locked_until,
-    postgresql_where=outbox.c.state == sa.literal_column("'CLAIMED'"),
-)
-sa.Index(
-    "outbox_sent",
-    outbox.c.sent_at,
-    postgresql_where=outbox.c.state == sa.literal_column("'SENT'"),
-)
+_partial("outbox_next", outbox.c.available_at, where="state = 'PENDING'")
+_partial("outbox_lease", outbox.c.locked_until, where="state = 'CLAIMED'")
+_partial("outbox_sent", outbox.c.sent_at, where="state = 'SENT'")
 sa.Index("outbox_job", outbox.c.job_id, outbox.c.first_ordinal)
+_partial(
+    "outbox_event",
+    outbox.c.priority.desc(),
+    outbox.c.available_at,
+    outbox.c.id,
+    where="state = 'PENDING' AND type = 'event'",
+)
+_partial("outbox_parked", outbox.c.id, where="state = 'PARKED'")
 
 artifact = sa.Table(
     "artifact",
@@ -203,6 +213,7 @@ attempt = sa.Table(
     sa.Column("ended_at", _TIME, nullable=False, server_default=_NOW),
     sa.Column("next_at", _TIME),
 )
+sa.Index("attempt_ended", attempt.c.ended_at)
 
 dead_letter = sa.Table(
     "dead_letter",
@@ -226,6 +237,7 @@ sa.Index(
     dead_letter.c.job_id,
     dead_letter.c.ordinal,
 )
+sa.Index("dead_letter_recent", dead_letter.c.died_at, dead_letter.c.job_id, dead_letter.c.ordinal)
 sa.Index("dead_letter_fingerprint", dead_letter.c.owner_id, dead_letter.c.fingerprint)
 
 parked_message = sa.Table(
@@ -238,7 +250,34 @@ parked_message = sa.Table(
     sa.Column("body", sa.Text, nullable=False),
     sa.Column("attributes", JSONB, nullable=False),
     sa.Column("parked_at", _TIME, nullable=False, server_default=_NOW),
+    sa.Column("entry_id", sa.BigInteger),
+    sa.Column("job_id", UUID),
+    sa.Column("receive_count", sa.Integer),
+    # Null while somebody has to look at it.
+    sa.Column("resolution", sa.Text),
+    sa.Column("resolved_at", _TIME),
 )
+_partial("parked_message_open", parked_message.c.id, where="resolved_at IS NULL")
+_partial("parked_message_resolved", parked_message.c.resolved_at, where="resolved_at IS NOT NULL")
+
+redrive = sa.Table(
+    "redrive",
+    metadata,
+    sa.Column("id", UUID, primary_key=True),
+    # Whose inputs; null: an administrator's redrive over all owners.
+    sa.Column("owner_id", UUID),
+    sa.Column("requested_by", sa.Text, nullable=False),
+    sa.Column("created_at", _TIME, nullable=False, server_default=_NOW),
+    sa.Column("source", sa.Text, nullable=False),
+    sa.Column("filter", JSONB, nullable=False),
+    sa.Column("cursor", JSONB),
+    _count("matched"),
+    _count("redriven"),
+    sa.Column("stopped_reason", sa.Text),
+    sa.Column("finished_at", _TIME),
+)
+_partial("redrive_open", redrive.c.id, where="finished_at IS NULL")
+_partial("redrive_finished", redrive.c.finished_at, where="finished_at IS NOT NULL")
 
 kind_pace = sa.Table(
     "kind_pace",

@@ -12,11 +12,14 @@ from types_aiobotocore_sqs import SQSClient
 
 from consumer.assembly import assemble
 from consumer.work import Runner
+from dispatcher.expirer import Expirer
 from dispatcher.finalizer import Finalizer
 from dispatcher.maintenance import MaintenanceService, run_services
 from dispatcher.reaper import Reaper
+from dispatcher.redriver import Redriver
 from dispatcher.relay import Relay
 from dispatcher.resender import Resender
+from dispatcher.sweeper import Sweeper
 from infra.clients import Clients
 from infra.database import Database
 from infra.http import Health
@@ -112,6 +115,7 @@ class Delivery:
                 backoffs={name: kind.backoff for name, kind in self.kinds.items()},
                 most=100,
                 wake=self.listener.wake,
+                events=self.settings.events_queue_url is not None,
             ),
             Resender(
                 self.database,
@@ -120,6 +124,18 @@ class Delivery:
                 wake=self.listener.wake,
             ),
             Finalizer(self.database, most=100),
+            Expirer(self.database, most=100, tell=self.listener.tell_controlled),
+            Sweeper(
+                self.database,
+                most=100,
+                wake=self.listener.wake,
+                tell=self.listener.tell_controlled,
+            ),
+            Redriver(
+                self.database,
+                chunks={name: kind.chunk for name, kind in KINDS.items()},
+                wake=self.listener.wake,
+            ),
         ]
 
     async def deliver(self) -> None:
@@ -149,6 +165,7 @@ class Delivery:
             self.kinds,
             stop,
             health=Health(60),
+            control=self.listener.controls(),
         )
         async with asyncio.TaskGroup() as group:
             group.create_task(consumer.run(stop), name=f"consumer {worker}")
@@ -171,6 +188,7 @@ class Delivery:
                     interval_seconds=self.settings.maintenance_interval_seconds,
                     stop=stop,
                     turned=lambda _: None,
+                    wakes={name: self.listener.controls() for name in ("sweeper", "redriver")},
                 ),
                 name="maintenance",
             )

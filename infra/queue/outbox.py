@@ -57,6 +57,9 @@ class OutboxQueue:
     async def acknowledge(self, claims: Sequence[Claim]) -> None:
         """Do nothing: the settled entry is gone."""
 
+    def abandon(self, claim: Claim) -> None:
+        """Do nothing: nothing is remembered of a claim."""
+
     async def ping(self) -> None:
         """Return when the database answers."""
         await self._database.ping()

@@ -8,7 +8,7 @@ hint: losing one costs time (the reaper sends again), repeating one changes noth
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 from schema.message import Trace
 
@@ -21,8 +21,8 @@ if TYPE_CHECKING:
     from sqlalchemy import Row
 
 
-@dataclass(frozen=True, slots=True)
-class ClaimedInput:
+# A tuple: one is made for every input, and a frozen dataclass costs several times as much.
+class ClaimedInput(NamedTuple):
     """An unfinished input of a claim: its JSON text, and the attempts already charged to it."""
 
     ordinal: int
@@ -94,6 +94,10 @@ class Queue(Protocol):
 
     async def acknowledge(self, claims: Sequence[Claim]) -> None:
         """Forget deliveries whose outcome, or whose release, is committed."""
+        ...
+
+    def abandon(self, claim: Claim) -> None:
+        """Forget a claim whose lease was lost or left to lapse; its delivery may come again."""
         ...
 
     async def ping(self) -> None:

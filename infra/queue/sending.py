@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from infra.clients import speaking_plainly
+from schema.errors import Refusal
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
@@ -51,10 +52,14 @@ class Unsent:
 
 @dataclass(frozen=True, slots=True)
 class SendReport:
-    """What became of each message: only the ids in ``sent`` were taken."""
+    """What became of each message: only the ids in ``sent`` were taken.
+
+    ``fault`` says why when the call failed as a whole.
+    """
 
     sent: list[int]
     unsent: list[Unsent]
+    fault: str | None = None
 
 
 def pack(
@@ -97,7 +102,10 @@ class SqsSender:
             message = batch[0]
             reason = f"message of {message.size_bytes()} bytes, limit {self._limit_bytes}"
             return SendReport([], [Unsent(message.entry_id, reason, fatal=True)])
-        report = await self._send(batch)
+        try:
+            report = await self._send(batch)
+        except Refusal as error:
+            return await self._send_apart(batch, error)
         refused = {failure.entry_id for failure in report.unsent if failure.fatal}
         bare = [
             message.without_trace()
@@ -107,10 +115,24 @@ class SqsSender:
         if not bare:
             return report
         # What SQS refuses may be the trace alone: the trace is dropped before the message is.
-        second = await self._send(bare)
+        try:
+            second = await self._send(bare)
+        except Refusal as error:
+            second = await self._send_apart(bare, error)
         tried_again = {message.entry_id for message in bare}
         kept = [failure for failure in report.unsent if failure.entry_id not in tried_again]
         return SendReport(report.sent + second.sent, kept + second.unsent)
+
+    async def _send_apart(self, batch: Sequence[Outgoing], error: Refusal) -> SendReport:
+        """Send a batch whose call was refused as a whole in halves, down to what spoils it."""
+        if len(batch) > 1:
+            half = len(batch) // 2
+            first, second = await self.send(batch[:half]), await self.send(batch[half:])
+            return SendReport(first.sent + second.sent, first.unsent + second.unsent)
+        message = batch[0]
+        if len(message.attributes) > 1:
+            return await self.send([message.without_trace()])
+        return SendReport([], [Unsent(message.entry_id, str(error)[:500], fatal=True)])
 
     async def _send(self, batch: Sequence[Outgoing]) -> SendReport:
         with speaking_plainly("sqs"):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import re
 import time
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -12,10 +13,10 @@ import structlog
 
 from infra.clients import speaking_plainly
 from infra.queue.protocol import Claim
+from infra.retry import jittered, sleep_unless
 from schema.errors import HaulageError, Undecodable
-from schema.lifecycle import EntryState
 from schema.message import Message, decode
-from schema.statements.claim import claim_by_id, look_up_entries
+from schema.statements.claim import claim_by_id, let_go_of_entries
 from schema.statements.repair import park_messages
 
 if TYPE_CHECKING:
@@ -31,7 +32,8 @@ log: structlog.stdlib.BoundLogger = structlog.get_logger(__name__)
 BATCH_LIMIT = 10
 _HIDDEN_LIMIT_SECONDS = 43_200
 _DELETE_ROUNDS = 3
-_UNDECIDED_SECONDS = 5
+_PACE_CAP_SECONDS = 2.0
+_UNSTORABLE = re.compile(r"[\x00\ud800-\udfff]")
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,27 +71,48 @@ class SqsQueue:
         self._wait_seconds = wait_seconds
         self._unknown_kind_delay_seconds = unknown_kind_delay_seconds
         self._held: dict[int, Delivery] = {}
+        self._empty_at_once = 0
 
-    async def claim(self, most: int, stop: asyncio.Event) -> Sequence[Claim]:  # noqa: ARG002 - an open poll is finished, never abandoned
+    async def claim(self, most: int, stop: asyncio.Event) -> Sequence[Claim]:
         """Finish one long poll and claim what it brought, even when ``stop`` is set meanwhile."""
-        deliveries = await self._receive(min(most, BATCH_LIMIT))
+        began = time.monotonic()
+        deliveries, received = await self._receive(min(most, BATCH_LIMIT))
+        if received:
+            self._empty_at_once = 0
+        else:
+            await self._pace(time.monotonic() - began, stop)
         if not deliveries:
             return ()
         try:
             rows = await self._database.fetch(
                 claim_by_id(self._worker, self._lease_seconds, list(deliveries))
             )
-            claims = [Claim.from_row(row) for row in rows]
-            for claim in claims:
-                self._held[claim.entry_id] = deliveries.pop(claim.entry_id)
-            await self._let_go(deliveries)
         except HaulageError:
-            # Nothing was claimed, or nobody will hear of it: the messages come back soon.
+            # What was claimed all the same lapses; the messages come back at once.
             await self._hide(list(deliveries.values()), seconds=0)
             raise
+        claims = [Claim.from_row(row) for row in rows]
+        for claim in claims:
+            self._held[claim.entry_id] = deliveries.pop(claim.entry_id)
+        try:
+            await self._let_go(deliveries)
+        except HaulageError as error:
+            # The claims are made and must be carried; the other messages come back by themselves.
+            log.warning("message.not_judged", messages=len(deliveries), error=str(error))
         return claims
 
-    async def _receive(self, most: int) -> dict[int, Delivery]:
+    async def _pace(self, elapsed_seconds: float, stop: asyncio.Event) -> None:
+        """Slow down after polls that were empty at once, as SQS is at its in-flight limit."""
+        if elapsed_seconds >= self._wait_seconds / 2 > 0:
+            self._empty_at_once = 0
+            return
+        self._empty_at_once += 1
+        await sleep_unless(stop)(
+            jittered(self._empty_at_once, base_seconds=0.05, cap_seconds=_PACE_CAP_SECONDS)
+        )
+
+    async def _receive(self, most: int) -> tuple[dict[int, Delivery], int]:
+        """Give what can be claimed, and the number of messages that came, whatever they were."""
         with speaking_plainly("sqs"):
             answer = await self._receiving.receive_message(
                 QueueUrl=self._queue_url,
@@ -127,21 +150,17 @@ class SqsQueue:
                 remedy="another consumer must know the kind, or HAULAGE_KINDS lacks it here",
             )
         await self._delete([delivery.handle for delivery in again])
-        return deliveries
+        return deliveries, len(answer.get("Messages", ()))
 
     async def _let_go(self, deliveries: dict[int, Delivery]) -> None:
         """Delete what the database has nothing left to do for; hide what another consumer runs."""
         if not deliveries:
             return
-        rows = await self._database.fetch(look_up_entries(list(deliveries)))
-        states = {row.id: row.state for row in rows}
-        busy = {row.id: float(row.lease_seconds) for row in rows if row.state == EntryState.CLAIMED}
+        rows = await self._database.fetch(let_go_of_entries(list(deliveries)))
+        busy = {row.id: float(row.lease_seconds) for row in rows}
         done: list[str] = []
         for entry_id, delivery in deliveries.items():
-            if states.get(entry_id) == EntryState.SENT:
-                # Only this message stands for the entry; its job is about to be moved on.
-                await self._hide([delivery], seconds=_UNDECIDED_SECONDS)
-            elif entry_id not in busy:
+            if entry_id not in busy:
                 # Settled, or waiting in Postgres to be sent anew.
                 done.append(delivery.handle)
             elif entry_id in self._held:
@@ -157,7 +176,7 @@ class SqsQueue:
             park_messages(
                 self._queue_url,
                 message_ids=[raw["MessageId"] for raw, _ in foreign],
-                reasons=[reason for _, reason in foreign],
+                reasons=[_storable(reason) for _, reason in foreign],
                 bodies=[_storable(raw.get("Body", "")) for raw, _ in foreign],
                 attributes=[json.dumps(_attributes(raw)) for raw, _ in foreign],
             )
@@ -180,6 +199,10 @@ class SqsQueue:
         """Delete the messages; one that resists comes back and finds nothing left to do."""
         held = [self._held.pop(claim.entry_id, None) for claim in claims]
         await self._delete([delivery.handle for delivery in held if delivery])
+
+    def abandon(self, claim: Claim) -> None:
+        """Forget the receipt, not the message: it comes again and finds the truth."""
+        self._held.pop(claim.entry_id, None)
 
     async def ping(self) -> None:
         """Return when the queue answers."""
@@ -248,14 +271,14 @@ class SqsQueue:
 
 
 def _storable(text: str) -> str:
-    """Give a text that Postgres takes: it has no NUL."""
-    return text.replace("\x00", "\N{REPLACEMENT CHARACTER}")
+    """Give a text that Postgres takes: it has no NUL, and no half of a surrogate pair."""
+    return _UNSTORABLE.sub("\N{REPLACEMENT CHARACTER}", text)
 
 
 def _attributes(raw: Mapping[str, Any]) -> dict[str, str]:
     attributes = raw.get("MessageAttributes") or {}
     return {
-        name: value["StringValue"]
+        _storable(name): _storable(value["StringValue"])
         for name, value in attributes.items()
         if isinstance(value.get("StringValue"), str)
     }

@@ -22,8 +22,9 @@ _TAKE = """
     FROM target WHERE o.id = target.id
     RETURNING o.*, target.waited_ms, target.previous_worker
 ), started AS (
-    UPDATE job SET status = 'RUNNING', started_at = coalesce(started_at, now())
-    WHERE id IN (SELECT job_id FROM claimed) AND status = 'SUBMITTED'
+    UPDATE job SET status = CASE status WHEN 'SUBMITTED' THEN 'RUNNING' ELSE status END,
+                   started_at = now()
+    WHERE id IN (SELECT job_id FROM claimed) AND started_at IS NULL
 )
 SELECT c.id AS entry_id, c.epoch, c.job_id, c.kind, c.owner_id, c.waited_ms, c.previous_worker,
        c.correlation_id, c.traceparent, c.tracestate, c.baggage,
@@ -51,6 +52,7 @@ WITH target AS MATERIALIZED (
     WHERE o.state = 'PENDING' AND o.type = 'inputs' AND o.available_at <= now()
       AND (o.locked_until IS NULL OR o.locked_until < now())
       AND o.kind = ANY(CAST(:kinds AS text[])) AND j.status IN ('SUBMITTED', 'RUNNING')
+      AND (j.expires_at IS NULL OR j.expires_at > now())
     ORDER BY o.priority DESC, o.available_at, o.id
     LIMIT CAST(:most AS integer)
     FOR UPDATE OF o SKIP LOCKED
@@ -69,19 +71,22 @@ WITH target AS MATERIALIZED (
     FROM outbox o JOIN job j ON j.id = o.job_id
     WHERE o.id = ANY(CAST(:entry_ids AS bigint[])) AND o.state IN ('PENDING', 'SENT')
       AND o.type = 'inputs' AND o.available_at <= now() AND j.status IN ('SUBMITTED', 'RUNNING')
+      AND (j.expires_at IS NULL OR j.expires_at > now())
     ORDER BY o.id
     FOR UPDATE OF o
 """
     + _TAKE
 )
 
+# What lapsed under a job that has ended is left to the sweeper: nobody's attempt is charged.
 _LAPSED = sa.text(
     """
 WITH target AS MATERIALIZED (
     SELECT o.id, extract(epoch FROM now() - o.locked_until) * 1000 AS waited_ms,
            o.locked_by AS previous_worker
-    FROM outbox o
+    FROM outbox o JOIN job j ON j.id = o.job_id
     WHERE o.state = 'CLAIMED' AND o.locked_until < now()
+      AND j.status IN ('SUBMITTED', 'RUNNING', 'PAUSED')
     ORDER BY o.locked_until
     LIMIT CAST(:most AS integer)
     FOR UPDATE OF o SKIP LOCKED
@@ -89,33 +94,72 @@ WITH target AS MATERIALIZED (
     + _TAKE
 )
 
-_BUSY = sa.text(
+# The messages of these entries are about to be deleted: what still is to be claimed must be sent
+# again, or it would wait for a message that is gone. The relay's lock goes, too, lest it writes
+# down as sent what was sent before.
+_LET_GO = sa.text(
     """
-SELECT id, state, greatest(0, extract(epoch FROM locked_until - now())) AS lease_seconds
-FROM outbox WHERE id = ANY(CAST(:entry_ids AS bigint[]))
+WITH free AS MATERIALIZED (
+    SELECT id FROM outbox
+    WHERE id = ANY(CAST(:entry_ids AS bigint[])) AND state IN ('PENDING', 'SENT')
+      AND type = 'inputs'
+    ORDER BY id
+    FOR UPDATE
+), due_again AS (
+    UPDATE outbox o
+    SET state = 'PENDING', sent_at = NULL, locked_by = NULL, locked_until = NULL
+    FROM free WHERE o.id = free.id
+)
+SELECT id, greatest(0, extract(epoch FROM locked_until - now())) AS lease_seconds
+FROM outbox WHERE id = ANY(CAST(:entry_ids AS bigint[])) AND state = 'CLAIMED'
 """
 )
 
+# A row that is locked is being settled by its holder, who may have to wait for the job's row: it
+# cannot be taken over meanwhile, and waiting for it would let all the other leases lapse.
 _EXTEND = sa.text(
     """
-UPDATE outbox o
-SET locked_until = now() + CAST(:lease_seconds AS double precision) * interval '1 second'
-FROM unnest(CAST(:entry_ids AS bigint[]), CAST(:epochs AS integer[])) AS h (id, epoch)
-WHERE o.id = h.id AND o.epoch = h.epoch AND o.state = 'CLAIMED' AND o.locked_until > now()
-RETURNING o.id
+WITH asked AS MATERIALIZED (
+    SELECT * FROM unnest(CAST(:entry_ids AS bigint[]), CAST(:epochs AS integer[])) AS h (id, epoch)
+), free AS MATERIALIZED (
+    SELECT o.id FROM outbox o JOIN asked h ON h.id = o.id AND h.epoch = o.epoch
+    WHERE o.state = 'CLAIMED' AND o.locked_until > now()
+    ORDER BY o.id
+    FOR UPDATE OF o SKIP LOCKED
+), extended AS (
+    UPDATE outbox o
+    SET locked_until = now() + CAST(:lease_seconds AS double precision) * interval '1 second'
+    FROM free WHERE o.id = free.id
+)
+SELECT o.id, j.status AS job_status
+FROM outbox o JOIN asked h ON h.id = o.id AND h.epoch = o.epoch JOIN job j ON j.id = o.job_id
+WHERE o.state = 'CLAIMED' AND o.locked_until > now()
 """
 )
 
+# The lock on the job makes its status the one that counts until this commits: else an entry could
+# go back HELD just after the sweeper found everything in place for a resumed job.
 _RELEASE = sa.text(
     """
+WITH held AS MATERIALIZED (
+    SELECT o.id, o.job_id FROM outbox o
+    JOIN unnest(CAST(:entry_ids AS bigint[]), CAST(:epochs AS integer[])) AS h (id, epoch)
+      ON o.id = h.id AND o.epoch = h.epoch
+    WHERE o.state = 'CLAIMED' AND o.locked_until > now()
+    ORDER BY o.id
+    FOR UPDATE OF o
+), of_job AS MATERIALIZED (
+    SELECT id, status FROM job WHERE id IN (SELECT job_id FROM held) ORDER BY id FOR SHARE
+)
 UPDATE outbox o
-SET state = 'PENDING', locked_by = NULL, locked_until = NULL,
+SET state = CASE WHEN j.status IN ('SUBMITTED', 'RUNNING') THEN 'PENDING' ELSE 'HELD' END,
+    locked_by = NULL, locked_until = NULL,
     available_at = greatest(
         o.available_at,
         now() + CAST(:delay_seconds AS double precision) * interval '1 second')
-FROM unnest(CAST(:entry_ids AS bigint[]), CAST(:epochs AS integer[])) AS h (id, epoch)
-WHERE o.id = h.id AND o.epoch = h.epoch AND o.state = 'CLAIMED' AND o.locked_until > now()
-RETURNING o.id
+FROM held h JOIN of_job j ON j.id = h.job_id
+WHERE o.id = h.id
+RETURNING o.id, o.state
 """
 )
 
@@ -136,9 +180,21 @@ SELECT extract(epoch FROM o.available_at - now()) AS seconds
 FROM outbox o JOIN job j ON j.id = o.job_id
 WHERE o.state = 'PENDING' AND o.type = ANY(CAST(:types AS text[]))
   AND (o.locked_until IS NULL OR o.locked_until < now())
-  AND (o.type = 'event' OR j.status IN ('SUBMITTED', 'RUNNING'))
+  AND (o.type = 'event' OR (j.status IN ('SUBMITTED', 'RUNNING')
+                            AND (j.expires_at IS NULL OR j.expires_at > now())))
   AND (CAST(:kinds AS text[]) IS NULL OR o.kind = ANY(CAST(:kinds AS text[])))
 ORDER BY o.available_at LIMIT 1
+"""
+)
+
+# Through the index on due events alone: who relays no inputs never looks at their entries.
+_NEXT_EVENT = sa.text(
+    """
+SELECT extract(epoch FROM min(available_at) - now()) AS seconds
+FROM outbox
+WHERE state = 'PENDING' AND type = 'event'
+  AND (locked_until IS NULL OR locked_until < now())
+HAVING count(*) > 0
 """
 )
 
@@ -158,15 +214,21 @@ def take_over_lapsed(worker: str, lease_seconds: float, *, most: int) -> TextCla
     return _LAPSED.bindparams(worker=worker, lease_seconds=lease_seconds, most=most)
 
 
-def look_up_entries(entry_ids: Sequence[int]) -> TextClause:
-    """Say of entries that could not be claimed (id, state, lease_seconds); absent: settled."""
-    return _BUSY.bindparams(entry_ids=list(entry_ids))
+def let_go_of_entries(entry_ids: Sequence[int]) -> TextClause:
+    """Make due again those that nobody claimed; rows of those in other hands (id, lease_seconds).
+
+    For entries that could not be claimed and whose messages are deleted afterwards.
+    """
+    return _LET_GO.bindparams(entry_ids=list(entry_ids))
 
 
 def extend_leases(
     entry_ids: Sequence[int], epochs: Sequence[int], lease_seconds: float
 ) -> TextClause:
-    """Extend the live leases that these epochs hold; the ids that come back are still held."""
+    """Extend the live leases that these epochs hold: rows of (id, job_status), still held.
+
+    It waits for nobody: a row that is locked, by a settle of the holder's own, stays as it is.
+    """
     return _EXTEND.bindparams(
         entry_ids=list(entry_ids), epochs=list(epochs), lease_seconds=lease_seconds
     )
@@ -175,7 +237,10 @@ def extend_leases(
 def release_entries(
     entry_ids: Sequence[int], epochs: Sequence[int], delay_seconds: float
 ) -> TextClause:
-    """Give live claims back, no attempt spent; due again after ``delay_seconds``."""
+    """Give live claims back, no attempt spent: rows of (id, state).
+
+    They are due again after ``delay_seconds``, and HELD while their job is not active.
+    """
     return _RELEASE.bindparams(
         entry_ids=list(entry_ids), epochs=list(epochs), delay_seconds=delay_seconds
     )
@@ -191,4 +256,6 @@ def next_due(types: Sequence[str], *, kinds: Sequence[str] | None = None) -> Tex
 
     ``kinds`` narrows it to entries of these kinds.
     """
+    if list(types) == ["event"]:
+        return _NEXT_EVENT
     return _NEXT_DUE.bindparams(types=list(types), kinds=None if kinds is None else list(kinds))

@@ -22,8 +22,8 @@ if TYPE_CHECKING:
 _JOB = sa.text(
     """
 SELECT j.id, j.key, o.name AS owner, j.kind, j.status, j.priority, j.max_attempts, j.fail_fast,
-       j.metadata::text AS metadata, j.requested_at, j.scheduled_for, j.expires_at, j.started_at,
-       j.finished_at, j.total, j.succeeded, j.skipped, j.not_found, j.dlq, j.cancelled, j.expired,
+       j.tolerated, j.metadata::text AS metadata, j.requested_at, j.scheduled_for, j.expires_at,
+       j.started_at, j.finished_at, j.total, j.succeeded, j.skipped, j.not_found, j.dlq, j.cancelled, j.expired,
        j.files_generated, j.files_reused, j.error_message, j.correlation_id,
        (SELECT coalesce(sum(e.unfinished), 0)::integer FROM outbox e
         WHERE e.job_id = j.id AND e.type = 'inputs' AND e.state = 'CLAIMED'
@@ -45,11 +45,13 @@ WHERE j.key = CAST(:key AS text)
 
 _LOCATE = sa.text(
     """
-SELECT id, total FROM job
+SELECT id, owner_id, total, pruned_at FROM job
 WHERE key = CAST(:key AS text)
   AND (CAST(:owner_id AS uuid) IS NULL OR owner_id = CAST(:owner_id AS uuid))
 """
 )
+
+_KEY = sa.text("SELECT key FROM job WHERE id = CAST(:id AS uuid)")
 
 _OWNER = sa.text("SELECT id FROM owner WHERE name = CAST(:name AS text)")
 
@@ -155,8 +157,13 @@ def find_job(key: str, *, owner_id: UUID | None, most_inputs: int) -> TextClause
 
 
 def locate_job(key: str, *, owner_id: UUID | None) -> TextClause:
-    """Find (id, total) of a job."""
+    """Find (id, owner_id, total, pruned_at) of a job."""
     return _LOCATE.bindparams(key=key, owner_id=owner_id)
+
+
+def find_job_key(job_id: UUID) -> TextClause:
+    """Find the (key) of a job by id."""
+    return _KEY.bindparams(id=job_id)
 
 
 def find_owner(name: str) -> TextClause:

@@ -11,15 +11,7 @@ if TYPE_CHECKING:
 
     from sqlalchemy.sql.elements import TextClause
 
-_LOCK = sa.text(
-    """
-WITH target AS MATERIALIZED (
-    SELECT o.id
-    FROM outbox o JOIN job j ON j.id = o.job_id
-    WHERE o.state = 'PENDING' AND o.available_at <= now()
-      AND o.type = ANY(CAST(:types AS text[]))
-      AND (o.locked_until IS NULL OR o.locked_until < now())
-      AND (o.type = 'event' OR j.status IN ('SUBMITTED', 'RUNNING'))
+_TAKE = """
     ORDER BY o.priority DESC, o.available_at, o.id
     LIMIT CAST(:most AS integer)
     FOR UPDATE OF o SKIP LOCKED
@@ -32,6 +24,31 @@ RETURNING o.id, o.type, o.job_id, o.owner_id, o.kind, o.payload::text AS payload
           o.priority, o.available_at, o.relay_attempts,
           o.correlation_id, o.traceparent, o.tracestate, o.baggage
 """
+
+_LOCK = sa.text(
+    """
+WITH target AS MATERIALIZED (
+    SELECT o.id
+    FROM outbox o JOIN job j ON j.id = o.job_id
+    WHERE o.state = 'PENDING' AND o.available_at <= now()
+      AND o.type = ANY(CAST(:types AS text[]))
+      AND (o.locked_until IS NULL OR o.locked_until < now())
+      AND (o.type = 'event' OR (j.status IN ('SUBMITTED', 'RUNNING')
+                                AND (j.expires_at IS NULL OR j.expires_at > now())))
+"""
+    + _TAKE
+)
+
+# Through the index on due events alone: who relays no inputs never looks at their entries.
+_LOCK_EVENTS = sa.text(
+    """
+WITH target AS MATERIALIZED (
+    SELECT o.id
+    FROM outbox o
+    WHERE o.state = 'PENDING' AND o.type = 'event' AND o.available_at <= now()
+      AND (o.locked_until IS NULL OR o.locked_until < now())
+"""
+    + _TAKE
 )
 
 # Consumers claim the same rows meanwhile, and wait for them as this does: all in id order.
@@ -101,6 +118,8 @@ RETURNING o.id, o.job_id, o.correlation_id
 
 def lock_due(token: str, lock_seconds: float, *, types: Sequence[str], most: int) -> TextClause:
     """Lock up to ``most`` due entries for sending, best first; a stale lock is no lock."""
+    if list(types) == ["event"]:
+        return _LOCK_EVENTS.bindparams(token=token, lock_seconds=lock_seconds, most=most)
     return _LOCK.bindparams(token=token, lock_seconds=lock_seconds, types=list(types), most=most)
 
 

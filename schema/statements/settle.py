@@ -12,6 +12,9 @@ if TYPE_CHECKING:
     from sqlalchemy.sql.elements import TextClause
 
 # Rows are locked entries first, then inputs, then jobs in id order: the order of every writer.
+# Whatever of a job is written follows from its locked row alone. Where another commit came between
+# this statement's snapshot and that lock, Postgres first tries the update, CHECKs included, on the
+# row of the snapshot: a status of the newer row would stand beside counters of the older one.
 _SETTLE = sa.text(
     """
 WITH outcome AS MATERIALIZED (
@@ -61,24 +64,32 @@ WITH outcome AS MATERIALIZED (
            min(error_message) FILTER (WHERE status = 'DLQ') AS error_message
     FROM written GROUP BY job_id
 ), locked_job AS MATERIALIZED (
-    SELECT id FROM job WHERE id IN (SELECT job_id FROM per_job) ORDER BY id FOR NO KEY UPDATE
+    SELECT * FROM job WHERE id IN (SELECT job_id FROM per_job) ORDER BY id FOR NO KEY UPDATE
+), counted AS MATERIALIZED (
+    SELECT l.id, l.status AS was, l.finished_at, l.succeeded + d.succeeded AS succeeded,
+           l.skipped + d.skipped AS skipped, l.not_found + d.not_found AS not_found,
+           l.dlq + d.dlq AS dlq, l.cancelled + d.cancelled AS cancelled,
+           l.expired + d.expired AS expired,
+           l.files_generated + d.files_generated AS files_generated,
+           l.files_reused + d.files_reused AS files_reused,
+           coalesce(l.error_message, d.error_message) AS error_message,
+           d.final + l.succeeded + l.skipped + l.not_found + l.dlq + l.cancelled + l.expired
+               < l.total AS has_rest,
+           l.fail_fast AND l.dlq + d.dlq - l.forgiven > l.tolerated AS fails_fast
+    FROM locked_job l JOIN per_job d ON d.job_id = l.id
+), judged AS MATERIALIZED (
+    SELECT *, CASE WHEN was <> 'RUNNING' OR (has_rest AND NOT fails_fast) THEN was
+                   WHEN dlq > 0 THEN 'FAILED' ELSE 'COMPLETED' END AS status
+    FROM counted
 ), tallied AS (
     UPDATE job j
-    SET succeeded = j.succeeded + d.succeeded, skipped = j.skipped + d.skipped,
-        not_found = j.not_found + d.not_found, dlq = j.dlq + d.dlq,
-        cancelled = j.cancelled + d.cancelled, expired = j.expired + d.expired,
-        files_generated = j.files_generated + d.files_generated,
-        files_reused = j.files_reused + d.files_reused,
-        error_message = coalesce(j.error_message, d.error_message),
-        status = CASE WHEN j.status = 'RUNNING' AND d.final + j.succeeded + j.skipped
-                           + j.not_found + j.dlq + j.cancelled + j.expired = j.total
-                      THEN CASE WHEN j.dlq + d.dlq > 0 THEN 'FAILED' ELSE 'COMPLETED' END
-                      ELSE j.status END,
-        finished_at = CASE WHEN j.status = 'RUNNING' AND d.final + j.succeeded + j.skipped
-                                + j.not_found + j.dlq + j.cancelled + j.expired = j.total
-                           THEN now() ELSE j.finished_at END
-    FROM per_job d JOIN locked_job l ON l.id = d.job_id
-    WHERE j.id = d.job_id
+    SET succeeded = o.succeeded, skipped = o.skipped, not_found = o.not_found, dlq = o.dlq,
+        cancelled = o.cancelled, expired = o.expired, files_generated = o.files_generated,
+        files_reused = o.files_reused, error_message = o.error_message, status = o.status,
+        finished_at = CASE WHEN o.status <> o.was THEN clock_timestamp() ELSE o.finished_at END,
+        sweeping = j.sweeping OR (o.status <> o.was AND o.has_rest),
+        control_version = j.control_version + (o.status <> o.was AND o.has_rest)::integer
+    FROM judged o WHERE j.id = o.id
 )
 SELECT entry_id, ordinals FROM per_entry
 """
@@ -102,7 +113,7 @@ _FOLLOW_UP = sa.text(
 INSERT INTO outbox (id, type, job_id, owner_id, kind, first_ordinal, last_ordinal, unfinished,
                     state, priority, available_at, correlation_id, traceparent, tracestate, baggage)
 SELECT r.id, 'inputs', j.id, j.owner_id, j.kind, r.first_ordinal, r.last_ordinal, r.unfinished,
-       CASE WHEN j.status = 'PAUSED' THEN 'HELD' ELSE 'PENDING' END, j.priority,
+       CASE WHEN j.status IN ('SUBMITTED', 'RUNNING') THEN 'PENDING' ELSE 'HELD' END, j.priority,
        now() + r.delay_seconds * interval '1 second',
        j.correlation_id, j.traceparent, j.tracestate, j.baggage
 FROM unnest(CAST(:ids AS bigint[]), CAST(:job_ids AS uuid[]), CAST(:firsts AS integer[]),
@@ -141,6 +152,30 @@ FROM unnest(CAST(:job_ids AS uuid[]), CAST(:ordinals AS integer[]),
             CAST(:error_messages AS text[]), CAST(:fingerprints AS text[]))
      AS d (job_id, ordinal, attempts, error_class, error_message, fingerprint)
 JOIN job j ON j.id = d.job_id
+"""
+)
+
+# The payload is a contract of its own, version 1; the relay publishes it and deletes the entry.
+_DEATHS = sa.text(
+    """
+INSERT INTO outbox (type, job_id, owner_id, kind, priority, payload, correlation_id, traceparent,
+                    tracestate, baggage)
+SELECT 'event', j.id, j.owner_id, j.kind, j.priority,
+       jsonb_build_object(
+           'v', 1, 'type', 'input.dead', 'jobId', j.key, 'job', j.id, 'ordinal', d.ordinal,
+           'kind', j.kind, 'owner', w.name, 'worker', CAST(:worker AS text),
+           'attempts', d.attempts, 'maxAttempts', j.max_attempts, 'errorClass', d.error_class,
+           'error', d.error_message, 'fingerprint', d.fingerprint,
+           'diedAt', to_char(now() AT TIME ZONE 'UTC', 'YYYY-MM-DD"T"HH24:MI:SS.US"Z"'),
+           'correlationId', j.correlation_id),
+       j.correlation_id, j.traceparent, j.tracestate, j.baggage
+FROM unnest(CAST(:job_ids AS uuid[]), CAST(:ordinals AS integer[]),
+            CAST(:attempts AS smallint[]), CAST(:error_classes AS text[]),
+            CAST(:error_messages AS text[]), CAST(:fingerprints AS text[]))
+     AS d (job_id, ordinal, attempts, error_class, error_message, fingerprint)
+JOIN job j ON j.id = d.job_id
+JOIN owner w ON w.id = j.owner_id
+ORDER BY d.job_id, d.ordinal
 """
 )
 
@@ -196,6 +231,11 @@ def insert_dead_letters(worker: str, letters: Mapping[str, Sequence[Any]]) -> Te
     fingerprints.
     """
     return _DEAD_LETTERS.bindparams(worker=worker, **letters)
+
+
+def insert_death_events(worker: str, letters: Mapping[str, Sequence[Any]]) -> TextClause:
+    """Order an event for each dead letter; ``letters`` as for ``insert_dead_letters``."""
+    return _DEATHS.bindparams(worker=worker, **letters)
 
 
 def register_artifacts(artifacts: Mapping[str, Sequence[Any]]) -> TextClause:

@@ -15,15 +15,17 @@ if TYPE_CHECKING:
 # The number comes from a sequence: no row is locked, and gaps mean nothing.
 _HEAD = """
 WITH head AS (
-    INSERT INTO job (id, key, owner_id, kind, status, priority, max_attempts, fail_fast, options,
-                     metadata, request_date, scheduled_for, expires_at, total, idempotency_key,
-                     request_digest, correlation_id, traceparent, tracestate, baggage)
+    INSERT INTO job (id, key, owner_id, kind, status, priority, max_attempts, fail_fast, tolerated,
+                     options, metadata, request_date, scheduled_for, expires_at, total,
+                     idempotency_key, request_digest, correlation_id, traceparent, tracestate,
+                     baggage)
     SELECT CAST(:id AS uuid),
            'J' || to_char(now() AT TIME ZONE 'UTC', 'YYYYMMDD') || '_'
                || lpad(n::text, greatest(6, length(n::text)), '0'),
            CAST(:owner_id AS uuid), CAST(:kind AS text), 'SUBMITTED', CAST(:priority AS smallint),
-           CAST(:max_attempts AS smallint), CAST(:fail_fast AS boolean), CAST(:options AS jsonb),
-           CAST(:metadata AS jsonb), (now() AT TIME ZONE 'UTC')::date,
+           CAST(:max_attempts AS smallint), CAST(:fail_fast AS boolean),
+           CAST(:tolerated AS integer), CAST(:options AS jsonb), CAST(:metadata AS jsonb),
+           (now() AT TIME ZONE 'UTC')::date,
            CAST(:scheduled_for AS timestamptz), CAST(:expires_at AS timestamptz),
            CAST(:total AS integer), CAST(:idempotency_key AS text), CAST(:request_digest AS bytea),
            CAST(:correlation_id AS text), CAST(:traceparent AS text), CAST(:tracestate AS text),
@@ -79,9 +81,10 @@ INPUT_COPY_COLUMNS = ("job_id", "ordinal", "body", "entry_id")
 def insert_job(head: Mapping[str, Any], *, chunk_size: int, bodies: str) -> TextClause:
     """Insert a whole job in one statement; ``bodies`` is a JSON array, one element an input.
 
-    Returns (key, status), or no row when the owner has used the idempotency key before.
+    ``head`` has a value for every column that the client decides on; ``tolerated`` may be left
+    out. Returns (key, status), or no row when the owner has used the idempotency key before.
     """
-    return _WHOLE.bindparams(**head, chunk_size=chunk_size, bodies=bodies)
+    return _WHOLE.bindparams(**{"tolerated": 0, **head}, chunk_size=chunk_size, bodies=bodies)
 
 
 def insert_job_without_inputs(head: Mapping[str, Any], *, chunk_size: int) -> TextClause:
@@ -90,7 +93,7 @@ def insert_job_without_inputs(head: Mapping[str, Any], *, chunk_size: int) -> Te
     Returns (key, status, entry_ids), entry k naming ordinals k·chunk_size and up, or no row
     when the owner has used the idempotency key before.
     """
-    return _WITHOUT_INPUTS.bindparams(**head, chunk_size=chunk_size)
+    return _WITHOUT_INPUTS.bindparams(**{"tolerated": 0, **head}, chunk_size=chunk_size)
 
 
 def find_by_idempotency_key(owner_id: UUID, idempotency_key: str) -> TextClause:

@@ -28,6 +28,7 @@ class CrashingQueue:
         self._probe = probe
         self.extend = queue.extend
         self.ping = queue.ping
+        self.abandon = queue.abandon
 
     async def claim(self, most: int, stop: asyncio.Event) -> Sequence[Claim]:
         claims = await self._queue.claim(most, stop)

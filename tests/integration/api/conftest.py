@@ -16,7 +16,8 @@ from schema.export import EXPORT
 from schema.ids import uuid7
 from schema.kinds import JobInput, Kind
 from schema.statements.keys import create_key
-from tests.platform import settings_for
+from tests.integration.api.working import Work
+from tests.platform import Platform, settings_for
 
 ABC = {"indexKey": "ABC", "effectiveDate": 20240202, "asofindicator": "CLS"}
 
@@ -71,12 +72,14 @@ def add_key(database: Database) -> AddKey:
     return add
 
 
-def application(database: Database, database_url: str, **changes: Any) -> Any:
+def application(
+    database: Database, database_url: str, *, notifier: Notifier | None = None, **changes: Any
+) -> Any:
     settings = settings_for(database_url, copy_from_inputs=50, data_content_limit=20, **changes)
     return build_app(
         settings,
         database=database,
-        notifier=Notifier(database, enabled=False),
+        notifier=notifier or Notifier(database, enabled=False),
         kinds=KINDS,
         health=Health(90, checks={"database": database.ping}),
     )
@@ -92,3 +95,14 @@ def api(database: Database, database_url: str, add_key: AddKey) -> Api:
 async def client(api: Api) -> AsyncIterator[httpx.AsyncClient]:
     async with await api.client() as client:
         yield client
+
+
+@pytest.fixture
+def work(database: Database) -> Work:
+    return Work(database)
+
+
+@pytest.fixture
+def platform(database: Database) -> Platform:
+    """The questions that tests ask of a database, without an owner of its own."""
+    return Platform(database)

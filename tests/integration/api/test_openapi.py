@@ -8,6 +8,7 @@ from starlette.routing import Mount, Route
 
 from api.resource import Resource
 from tests.integration.api.conftest import ABC, Api, notes
+from tests.integration.api.working import Work, by_ordinal, submit
 
 
 @pytest.fixture
@@ -81,3 +82,50 @@ async def test_the_page_needs_nothing_from_elsewhere(client: httpx.AsyncClient) 
         response = await client.get(path)
         assert "://" not in response.text
         assert "script-src 'self'" in response.headers["content-security-policy"]
+
+
+async def test_answers_of_the_lifecycle_are_what_the_document_says(
+    api: Api, client: httpx.AsyncClient, work: Work, document: dict[str, Any]
+) -> None:
+    job = await submit(client, notes(10))
+    check(document, "InputHistory", (await client.get(f"/jobs/{job}/inputs/0")).json())
+    await work.run(by_ordinal)
+    for ordinal in range(5):
+        shown = await client.get(f"/jobs/{job}/inputs/{ordinal}")
+        check(document, "InputHistory", shown.json())
+    check(document, "DeadLetterPage", (await client.get("/dlq")).json())
+    check(document, "CausePage", (await client.get("/dlq/groups")).json())
+    dry = await client.post("/dlq/reprocess", json={"all": True, "dryRun": True})
+    check(document, "DryRun", dry.json())
+    for accepted in (
+        await client.post(f"/dlq/{job}/0/reprocess"),
+        await client.post("/dlq/reprocess", json={"jobId": job}),
+        await client.post(f"/jobs/{job}/reprocess"),
+    ):
+        check(document, "RedriveAccepted", accepted.json())
+        check(document, "Redrive", (await client.get(accepted.headers["location"])).json())
+    for move in ("pause", "resume", "cancel"):
+        check(document, "Moved", (await client.post(f"/jobs/{job}/{move}")).json())
+    check(document, "ProblemDocument", (await client.post(f"/jobs/{job}/pause")).json())
+    await work.rows(
+        "INSERT INTO parked_message (queue, message_id, reason, body, attributes)"
+        " VALUES ('dlq', 'm', 'no JSON', '?', '{}') RETURNING id"
+    )
+    await submit(client, notes(1))
+    await work.rows("UPDATE outbox SET state = 'PARKED', parked_reason = 'too large' RETURNING id")
+    async with await api.client(owner="ops", role="admin") as admin:
+        page = (await admin.get("/parked")).json()
+        check(document, "ParkedPage", page)
+        message, entry = (f"/parked/messages/{page['items'][0]['id']}", page["items"][-1])
+        check(document, "MessageResolved", (await admin.post(f"{message}/dismiss")).json())
+        released = await admin.post(f"/parked/entries/{entry['id']}/reprocess")
+        check(document, "EntryReleased", released.json())
+
+
+def test_every_request_body_has_an_example_that_fits(document: dict[str, Any]) -> None:
+    for item in document["paths"].values():
+        for about in item.values():
+            if "requestBody" in about:
+                reference = about["requestBody"]["content"]["application/json"]["schema"]["$ref"]
+                name = reference.rsplit("/", 1)[-1]
+                check(document, name, document["components"]["schemas"][name]["examples"][0])

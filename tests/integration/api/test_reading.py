@@ -7,26 +7,9 @@ from sqlalchemy import text
 
 from infra.database import Database
 from tests.integration.api.conftest import ABC, Api, notes
+from tests.integration.api.working import pages, submit
 
 CURSORS = ["1", "bm8", "!", "", "x" * 500, "é"]
-
-
-async def submit(client: httpx.AsyncClient, body: dict[str, Any]) -> str:
-    response = await client.post("/jobs", json=body)
-    assert response.status_code == 202, response.text
-    return str(response.json()["jobId"])
-
-
-async def pages(client: httpx.AsyncClient, address: str, **query: Any) -> list[list[Any]]:
-    found, after = [], None
-    while True:
-        parameters = query | ({"after": after} if after else {})
-        response = await client.get(address, params=parameters)
-        assert response.status_code == 200, response.text
-        found.append(response.json()["items"])
-        after = response.json()["next"]
-        if after is None:
-            return found
 
 
 async def test_a_new_job_shows_as_the_contract_says(client: httpx.AsyncClient) -> None:

@@ -80,7 +80,7 @@ async def test_everything_of_the_request_is_stored(
         "priority": 9,
         "metadata": {"team": "ä", "n": [1, 2.5, None]},
         "options": {"reuse": {"enabled": False}},
-        "policy": {"maxAttempts": 7, "failFast": True},
+        "policy": {"maxAttempts": 7, "failFast": True, "toleratedFailureShare": 1},
         "scheduledFor": "2096-01-01T14:00:00+02:00",
         "expiresAt": "2097-01-01T00:00:00Z",
     }
@@ -93,7 +93,7 @@ async def test_everything_of_the_request_is_stored(
     response = await client.post("/jobs", json=body, headers=headers)
     assert response.headers["x-correlation-id"] == "order-42"
     job = await only_job(database)
-    assert (job.priority, job.max_attempts, job.fail_fast) == (9, 7, True)
+    assert (job.priority, job.max_attempts, job.fail_fast, job.tolerated) == (9, 7, True, 1)
     assert job.metadata == body["metadata"]
     assert job.options["reuse"]["enabled"] is False
     assert job.scheduled_for == later

@@ -1,5 +1,6 @@
 import base64
 import datetime as dt
+from functools import partial
 from uuid import UUID
 
 import pytest
@@ -11,6 +12,8 @@ from api.problems import Problem
 
 times = st.datetimes(timezones=st.just(dt.UTC))
 JOBS = CursorOf("jobs", ("owner", None))
+LETTERS = CursorOf("dlq", ("owner", None))
+PARKED = CursorOf("parked", ())
 INPUTS = CursorOf("inputs", ("J20260110_000777", None))
 
 
@@ -24,9 +27,24 @@ def test_a_place_among_inputs_survives_the_round_trip(ordinal: int) -> None:
     assert INPUTS.ordinal(INPUTS.after_ordinal(ordinal)) == ordinal
 
 
+@given(times, st.uuids(), st.integers(0, 2**31 - 1))
+def test_a_place_among_dead_letters_survives_the_round_trip(
+    time: dt.datetime, job: UUID, ordinal: int
+) -> None:
+    assert LETTERS.letter(LETTERS.after_letter(time, job, ordinal)) == (time, job, ordinal)
+
+
+@given(st.integers(0, 2), st.integers(0, 2**63 - 1))
+def test_a_place_among_parts_survives_the_round_trip(part: int, row_id: int) -> None:
+    cursor = PARKED.after_row(part, row_id)
+    assert PARKED.row(cursor, parts=3) == (part, row_id)
+    with pytest.raises(Problem):
+        PARKED.row(cursor, parts=part)
+
+
 @given(st.text() | st.binary().map(lambda raw: base64.urlsafe_b64encode(raw).decode().rstrip("=")))
 def test_whatever_we_did_not_write_is_refused(cursor: str) -> None:
-    for read in (JOBS.job, INPUTS.ordinal):
+    for read in (JOBS.job, INPUTS.ordinal, LETTERS.letter, partial(PARKED.row, parts=3)):
         with pytest.raises(Problem) as caught:
             read(cursor)
         assert caught.value.status == 400

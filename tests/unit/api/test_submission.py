@@ -58,7 +58,7 @@ def test_all_bad_fields_are_named_at_once() -> None:
             ],
             "priority": 10,
             "surprise": 1,
-            "policy": {"maxAttempts": 0},
+            "policy": {"maxAttempts": 0, "toleratedFailures": -1, "toleratedFailureShare": 1.5},
             "options": {"reuse": {"days": -1}},
             "scheduledFor": "2026-01-01T00:00:00",
             "metadata": [],
@@ -71,11 +71,38 @@ def test_all_bad_fields_are_named_at_once() -> None:
         "/priority",
         "/surprise",
         "/policy/maxAttempts",
+        "/policy/toleratedFailures",
+        "/policy/toleratedFailureShare",
         "/options/reuse/days",
         "/scheduledFor",
         "/metadata",
     }
     assert "20240230" in bad["/inputs/1/effectiveDate"]
+
+
+@pytest.mark.parametrize(
+    ("policy", "total", "tolerated"),
+    [
+        ({}, 100, 0),
+        ({"toleratedFailures": 7}, 3, 7),
+        ({"toleratedFailureShare": 0.1}, 9, 0),
+        ({"toleratedFailureShare": 0.1}, 10, 1),
+        ({"toleratedFailureShare": 0.29}, 100, 29),
+        ({"toleratedFailureShare": 1e-7}, 10_000_000, 1),
+        ({"toleratedFailureShare": 1}, 100_000, 100_000),
+        ({"toleratedFailureShare": 0}, 100_000, 0),
+    ],
+)
+def test_the_share_of_tolerated_failures_is_rounded_down_as_it_is_written(
+    policy: dict[str, Any], total: int, tolerated: int
+) -> None:
+    submission = read({"inputs": [ABC], "policy": {"failFast": True, **policy}})
+    assert submission.fields.policy.tolerated(total) == tolerated
+
+
+def test_a_number_and_a_share_of_tolerated_failures_exclude_each_other() -> None:
+    policy = {"toleratedFailures": 0, "toleratedFailureShare": 0.0}
+    assert set(refused({"inputs": [ABC], "policy": policy})) == {"/policy/toleratedFailureShare"}
 
 
 def test_an_input_that_cannot_be_stored_has_its_other_faults_named_too() -> None:

@@ -1,0 +1,131 @@
+"""``/parked``: what could not be delivered, for those who run the server."""
+
+from __future__ import annotations
+
+from http import HTTPStatus
+from typing import TYPE_CHECKING, Any
+
+from api.answers import json_answer
+from api.cursors import CursorOf
+from api.lifecycle_models import Nothing
+from api.lifecycle_views import entry_document, message_document
+from api.paths import row_id
+from api.problems import Problem, conflict, not_found
+from api.queries import Query
+from schema.statements.parked import (
+    dismiss_parked_message,
+    list_parked_entries,
+    list_parked_messages,
+    reprocess_parked_entry,
+    reprocess_parked_message,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from sqlalchemy import Row
+    from starlette.requests import Request
+    from starlette.responses import Response
+
+    from api.exchange import Exchange
+    from api.fields import FieldsReader
+    from infra.database import Database
+    from infra.wakeup import Notifier
+
+_OPEN_MESSAGES, _ENTRIES, _RESOLVED_MESSAGES, _PARTS = range(4)
+_NO_MESSAGE = "there is no such parked message"
+_NO_ENTRY = "there is no such parked entry"
+
+
+class Parked:
+    """The handlers of parked messages and entries; they are for admin keys."""
+
+    def __init__(self, database: Database, notifier: Notifier, fields: FieldsReader) -> None:
+        self._database = database
+        self._notifier = notifier
+        self._fields = fields
+
+    async def list_all(self, request: Request, exchange: Exchange) -> Response:
+        """List open messages, then entries, then resolved messages, each by id."""
+        _for_admins(exchange)
+        query = Query(request.query_params)
+        page_size, after = query.page_size(), query.after()
+        query.finish()
+        cursor = CursorOf("parked", ())
+        part, last = (0, 0) if after is None else cursor.row(after, parts=_PARTS)
+        items: list[dict[str, Any]] = []
+        while part < _PARTS:
+            room = page_size - len(items)
+            rows = await self._rows(part, last, room + 1)
+            looked = rows[:room]
+            items += [_document(part, row) for row in looked if _belongs(part, row)]
+            if len(rows) > room:
+                last = looked[-1].id if looked else last
+                return json_answer({"items": items, "next": cursor.after_row(part, last)})
+            part, last = part + 1, 0
+        return json_answer({"items": items, "next": None})
+
+    async def reprocess_message(self, request: Request, exchange: Exchange) -> Response:
+        """Make the entry of an open message due again."""
+        return await self._resolve(request, exchange, dismissing=False)
+
+    async def dismiss_message(self, request: Request, exchange: Exchange) -> Response:
+        """Close an open message that needs nothing."""
+        return await self._resolve(request, exchange, dismissing=True)
+
+    async def reprocess_entry(self, request: Request, exchange: Exchange) -> Response:
+        """Make a parked entry due again."""
+        _for_admins(exchange)
+        Query(request.query_params).finish()
+        identity = row_id(request, _NO_ENTRY)
+        await self._fields.read(request, Nothing)
+        for row in await self._database.fetch(reprocess_parked_entry(identity)):
+            self._notifier.notify()
+            return json_answer({"id": row.id, "state": row.state}, HTTPStatus.ACCEPTED)
+        raise not_found(_NO_ENTRY)
+
+    async def _resolve(self, request: Request, exchange: Exchange, *, dismissing: bool) -> Response:
+        _for_admins(exchange)
+        Query(request.query_params).finish()
+        identity = row_id(request, _NO_MESSAGE)
+        await self._fields.read(request, Nothing)
+        if dismissing:
+            for row in await self._database.fetch(dismiss_parked_message(identity)):
+                return json_answer({"id": row.id, "resolution": "dismissed"})
+        else:
+            for row in await self._database.fetch(reprocess_parked_message(identity)):
+                self._notifier.notify()
+                document = {"id": row.id, "resolution": row.resolution}
+                return json_answer(document, HTTPStatus.ACCEPTED)
+        raise await self._why_not(identity)
+
+    async def _why_not(self, identity: int) -> Problem:
+        statement = list_parked_messages(after=identity - 1, only_open=False, most=1)
+        for row in await self._database.fetch(statement):
+            if row.id == identity and row.resolved_at is not None:
+                return conflict(f"the message is resolved: {row.resolution}")
+            if row.id == identity:
+                return conflict("the message names no entry: it can only be dismissed")
+        return not_found(_NO_MESSAGE)
+
+    async def _rows(self, part: int, after: int, most: int) -> Sequence[Row[Any]]:
+        if part == _ENTRIES:
+            return await self._database.fetch(list_parked_entries(after=after, most=most))
+        only_open = part == _OPEN_MESSAGES
+        return await self._database.fetch(
+            list_parked_messages(after=after, only_open=only_open, most=most)
+        )
+
+
+def _for_admins(exchange: Exchange) -> None:
+    if not exchange.known_caller.is_admin:
+        raise Problem(HTTPStatus.FORBIDDEN, "forbidden", "this address is for admin keys")
+
+
+def _belongs(part: int, row: Row[Any]) -> bool:
+    """Say whether a row is of this part: the last one passes over the messages of the first."""
+    return part != _RESOLVED_MESSAGES or row.resolved_at is not None
+
+
+def _document(part: int, row: Row[Any]) -> dict[str, Any]:
+    return entry_document(row) if part == _ENTRIES else message_document(row)

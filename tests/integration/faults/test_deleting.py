@@ -1,0 +1,198 @@
+"""Deleting and hiding messages: what SQS refuses, forgets or brings again changes no outcome."""
+
+import asyncio
+
+from infra.database import Database
+from infra.queue.protocol import Claim
+from infra.settle import Settlement, settle
+from schema.outcome import Backoff, Succeeded
+from tests.deliveries import Delivery
+from tests.integration.faults.stations import (
+    log_lines,
+    named,
+    queue_url,
+    sqs_queue,
+    sqs_station,
+    waiting,
+)
+from tests.platform import KIND, Platform, Recorder, eventually
+from tests.stubs.sqs import Call, FailEntries, Refuse, SqsStub
+
+
+async def settled(database: Database, claims: list[Claim]) -> None:
+    lines = await settle(
+        database,
+        "w",
+        [Settlement(claim, input_, Succeeded(), 1) for claim in claims for input_ in claim.inputs],
+        backoffs={KIND: Backoff()},
+        jitter=lambda: 0.5,
+    )
+    assert all(line.accepted for line in lines)
+
+
+async def test_what_a_batch_delete_leaves_behind_is_deleted_again(
+    station: Delivery, stub: SqsStub, platform: Platform, database: Database
+) -> None:
+    queue = sqs_queue(station)
+    await platform.submit(10, chunk_size=1)
+    await station.deliver()
+    claims = list(await queue.claim(10, asyncio.Event()))
+    await settled(database, claims)
+    stub.faults.next("DeleteMessageBatch", FailEntries((4,)), Refuse("ServiceUnavailable", 503))
+    await queue.acknowledge(claims)
+    assert waiting(stub, station) == 0
+
+
+async def test_a_delete_that_is_refused_for_good_is_told_and_not_repeated(
+    station: Delivery, stub: SqsStub, platform: Platform, database: Database
+) -> None:
+    """Its message comes back, and finds that there is nothing left to do."""
+    queue = sqs_queue(station)
+    await platform.submit(1)
+    await station.deliver()
+    claims = list(await queue.claim(10, asyncio.Event()))
+    await settled(database, claims)
+    refusal = FailEntries((0,), code="ReceiptHandleIsInvalid", sender_fault=True)
+    stub.faults.always("DeleteMessageBatch", refusal)
+    with log_lines() as lines:
+        await queue.acknowledge(claims)
+    assert [line["code"] for line in named(lines, "message.not_deleted")] == [
+        "ReceiptHandleIsInvalid"
+    ]
+    assert stub.calls["DeleteMessageBatch"] == 1
+
+
+async def test_eleven_deletes_are_two_calls_and_none_is_no_call(
+    station: Delivery, stub: SqsStub, platform: Platform, database: Database
+) -> None:
+    queue = sqs_queue(station)
+    await platform.submit(11, chunk_size=1)
+    await station.deliver()
+    claims: list[Claim] = []
+    while len(claims) < 11:
+        claims += await queue.claim(10, asyncio.Event())
+    await settled(database, claims)
+    await queue.acknowledge([])
+    assert stub.calls["DeleteMessageBatch"] == 0
+    await queue.acknowledge(claims)
+    assert stub.calls["DeleteMessageBatch"] == 2
+    assert waiting(stub, station) == 0
+
+
+async def make_visible(station: Delivery, handle: str) -> None:
+    assert station.sqs is not None
+    await station.sqs.change_message_visibility(
+        QueueUrl=queue_url(station), ReceiptHandle=handle, VisibilityTimeout=0
+    )
+
+
+async def test_a_message_that_came_again_is_deleted_by_its_newest_handle(
+    station: Delivery, stub: SqsStub, platform: Platform, database: Database
+) -> None:
+    queue = sqs_queue(station)
+    await platform.submit(1)
+    await station.deliver()
+    (claim,) = await queue.claim(10, asyncio.Event())
+    old = queue._held[claim.entry_id].handle
+    await make_visible(station, old)
+    assert not await queue.claim(10, asyncio.Event())
+    assert queue._held[claim.entry_id].handle != old
+    await settled(database, [claim])
+    await queue.acknowledge([claim])
+    assert waiting(stub, station) == 0
+
+
+async def test_a_delete_with_an_old_handle_removes_nothing_and_the_redelivery_does_nothing(
+    station: Delivery, stub: SqsStub, platform: Platform, database: Database
+) -> None:
+    slow, other = sqs_queue(station, "slow"), sqs_queue(station, "other")
+    job_id = await platform.submit(1)
+    await station.deliver()
+    (claim,) = await slow.claim(10, asyncio.Event())
+    await make_visible(station, slow._held[claim.entry_id].handle)
+    assert station.sqs is not None
+    again = await station.sqs.receive_message(QueueUrl=queue_url(station))
+    await settled(database, [claim])
+    await slow.acknowledge([claim])
+    assert waiting(stub, station) == 1
+    await make_visible(station, again["Messages"][0]["ReceiptHandle"])
+    assert not await other.claim(10, asyncio.Event())
+    assert waiting(stub, station) == 0
+    assert (await platform.job(job_id)).succeeded == 1
+
+
+async def test_a_refused_delete_does_not_end_the_consumer(
+    station: Delivery, stub: SqsStub, platform: Platform
+) -> None:
+    refusal = FailEntries((0,), code="InvalidParameterValue", sender_fault=True)
+    stub.faults.next("DeleteMessageBatch", refusal, Refuse("ReceiptHandleIsInvalid", 400))
+    async with station.dispatching(), station.consuming(Recorder()):
+        for _ in range(3):
+            job_id = await platform.submit(1)
+            station.listener.wake()
+            await platform.until(job_id, "COMPLETED")
+
+
+async def test_a_message_is_never_hidden_past_twelve_hours_from_its_receipt(
+    station: Delivery, stub: SqsStub, platform: Platform
+) -> None:
+    """The stub refuses what SQS refuses: a total of more than 43,200 seconds."""
+    queue = sqs_queue(station)
+    await platform.submit(1)
+    await station.deliver()
+    claims = await queue.claim(10, asyncio.Event())
+    calls: list[Call] = []
+    stub.faults.hook = calls.append
+    with log_lines() as lines:
+        await queue.extend(claims, 43_200)
+    assert not named(lines, "message.not_hidden")
+    (asked,) = [
+        entry["VisibilityTimeout"] for call in calls for entry in call.parameters["Entries"]
+    ]
+    assert 43_000 < asked < 43_200
+
+
+async def test_extending_a_message_that_is_gone_harms_nobody(
+    station: Delivery, stub: SqsStub, platform: Platform
+) -> None:
+    queue = sqs_queue(station)
+    await platform.submit(3, chunk_size=1)
+    await station.deliver()
+    claims = await queue.claim(10, asyncio.Event())
+    assert station.sqs is not None
+    gone = queue._held[claims[0].entry_id].handle
+    await station.sqs.delete_message(QueueUrl=queue_url(station), ReceiptHandle=gone)
+    with log_lines() as lines:
+        await queue.extend(claims, 30)
+    assert len(named(lines, "message.not_hidden")) == 1
+
+
+async def test_messages_that_wait_for_a_slot_stay_hidden_and_run_once(
+    stub: SqsStub, database: Database, database_url: str, platform: Platform
+) -> None:
+    """Ten in hand, one slot, and the first takes more than two visibility timeouts."""
+    calls: list[Call] = []
+
+    async def outlast(_claim: object, input_: object) -> Succeeded:
+        await eventually(lambda: _old(platform))
+        return Succeeded()
+
+    recorder = Recorder(outlast)
+    async with sqs_station(
+        stub, database, database_url, lease_seconds=2, prefetch_inputs=10, concurrency=1
+    ) as station:
+        job_id = await platform.submit(10, chunk_size=1)
+        await station.deliver()
+        stub.faults.hook = calls.append
+        async with station.dispatching(), station.consuming(recorder):
+            await platform.until(job_id, "COMPLETED")
+    assert sorted(ordinal for _, ordinal in recorder.ran) == list(range(10))
+    assert not await platform.rows("SELECT * FROM attempt")
+    hidden = {c.parameters["VisibilityTimeout"] for c in calls if c.action == "ReceiveMessage"}
+    assert hidden == {2}
+
+
+async def _old(platform: Platform) -> bool:
+    return bool(
+        await platform.rows("SELECT 1 FROM job WHERE started_at < now() - interval '4.5 seconds'")
+    )

@@ -1,0 +1,161 @@
+"""LISTEN and NOTIFY: a wake-up that is lost costs lateness, and a lost listener listens again."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import Any
+
+import asyncpg
+from sqlalchemy import text
+from sqlalchemy.ext.asyncio import AsyncConnection
+
+from infra.database import Database
+from infra.settings import Settings
+from infra.wakeup import CHANNEL, Listener, Notifier
+from tests.integration.faults.stations import log_lines, named
+from tests.platform import Platform, eventually, settings_for
+from tests.stubs.tcp_proxy import TcpProxy
+
+
+@asynccontextmanager
+async def listening(
+    settings: Settings, platform: Platform, *, heartbeat_seconds: float = 60.0
+) -> AsyncIterator[Listener]:
+    """A listener that has begun to listen, whose first wake-up was taken."""
+    listener = Listener(settings, name="test", heartbeat_seconds=heartbeat_seconds)
+    task = asyncio.create_task(listener.run())
+    await eventually(lambda: _listens(platform))
+    assert await woken(listener)
+    try:
+        yield listener
+    finally:
+        task.cancel()
+        await asyncio.gather(task, return_exceptions=True)
+
+
+async def listeners(platform: Platform) -> list[int]:
+    rows = await platform.rows(
+        "SELECT pid FROM pg_stat_activity WHERE datname = current_database()"
+        " AND application_name = 'test listener' AND state = 'idle'"
+    )
+    return [row.pid for row in rows]
+
+
+async def _listens(platform: Platform) -> bool:
+    return bool(await listeners(platform))
+
+
+async def woken(listener: Listener) -> bool:
+    """Say whether a wake-up comes long before the poll floor would."""
+    loop = asyncio.get_running_loop()
+    began = loop.time()
+    await listener.wait(30, asyncio.Event())
+    return loop.time() - began < 25
+
+
+async def notify(platform: Platform) -> None:
+    await platform.rows(f"SELECT pg_notify('{CHANNEL}', '')")
+
+
+async def test_a_half_open_connection_is_found_out_and_replaced(
+    proxied_url: str, platform: Platform, postgres_proxy: TcpProxy
+) -> None:
+    async with listening(settings_for(proxied_url), platform, heartbeat_seconds=0.5) as listener:
+        assert postgres_proxy.accepted == 1
+        postgres_proxy.leave_half_open()
+        assert await woken(listener), "a new connection wakes whoever waits: it may have missed one"
+        assert postgres_proxy.accepted > 1
+        await notify(platform)
+        assert await woken(listener)
+
+
+async def test_a_listener_whose_session_is_ended_listens_again_at_once_and_polls(
+    database_url: str, platform: Platform
+) -> None:
+    """Its heartbeat is a minute away: it must not be what notices."""
+    async with listening(settings_for(database_url), platform) as listener:
+        (pid,) = await listeners(platform)
+        with log_lines() as lines:
+            await platform.rows("SELECT pg_terminate_backend(:pid)", pid=pid)
+            assert await woken(listener)
+            await eventually(lambda: _listens(platform))
+            await notify(platform)
+            assert await woken(listener)
+        assert len(named(lines, "listener.lost")) == 1
+        assert pid not in await listeners(platform)
+
+
+async def test_a_listener_that_cannot_connect_backs_off_and_says_so_once(
+    proxied_url: str, platform: Platform, postgres_proxy: TcpProxy
+) -> None:
+    loop = asyncio.get_running_loop()
+    async with listening(settings_for(proxied_url), platform) as listener:
+        with log_lines() as lines:
+            postgres_proxy.hold()
+            postgres_proxy.reset()
+            until = loop.time() + 2
+            await eventually(lambda: asyncio.sleep(0.05, loop.time() > until))
+            tries = postgres_proxy.accepted
+            await postgres_proxy.outage()
+            postgres_proxy.release()
+            await postgres_proxy.listen()
+            assert await woken(listener)
+        assert tries <= 20
+        assert len(named(lines, "listener.lost")) == 1
+
+
+async def test_fifty_writers_share_wake_ups_that_carry_nothing(
+    database: Database, database_url: str, platform: Platform
+) -> None:
+    heard: list[str] = []
+    ear: asyncpg.Connection[Any] = await asyncpg.connect(database_url)
+    await ear.add_listener(CHANNEL, lambda *arguments: heard.append(arguments[3]))
+    notifier = Notifier(database, enabled=True)
+    task = asyncio.create_task(notifier.run())
+
+    async def write() -> None:
+        await platform.submit(1)
+        notifier.notify()
+
+    for _ in range(50):
+        notifier.notify()
+    await eventually(lambda: asyncio.sleep(0, bool(heard)))
+    assert len(heard) == 1
+    await asyncio.gather(*(write() for _ in range(50)))
+    await eventually(lambda: asyncio.sleep(0, len(heard) > 1))
+    task.cancel()
+    await ear.close()
+    assert len(heard) <= 51
+    assert set(heard) == {""}
+
+
+async def test_wake_ups_can_be_switched_off(
+    database: Database, database_url: str, platform: Platform
+) -> None:
+    settings = settings_for(database_url, notify=False)
+    notifier = Notifier(database, enabled=settings.notify)
+    notifier.notify()
+    assert not notifier._wanted.is_set()
+    await Listener(settings, name="test").run()
+    assert not await listeners(platform)
+
+
+async def test_the_listener_has_a_connection_of_its_own_past_the_pool(
+    database_url: str, platform: Platform
+) -> None:
+    """The pool is used up for as long as it listens; the pooler's address is not even reachable."""
+    settings = settings_for(
+        "postgresql://nobody@127.0.0.1:1/none", database_direct_url=database_url
+    )
+    full = settings_for(database_url, database_pool_size=1)
+    async with (
+        Database.from_settings(full, name="full") as pool,
+        listening(settings, platform) as listener,
+    ):
+
+        async def hold(connection: AsyncConnection) -> bool:
+            await connection.execute(text("SELECT 1"))
+            await notify(platform)
+            return await woken(listener)
+
+        assert await pool.run(hold)

@@ -1,0 +1,190 @@
+"""The relay between Postgres and SQS: late commits, crashes, stale locks, long backlogs."""
+
+import asyncio
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from sqlalchemy import text
+from sqlalchemy.ext.asyncio import AsyncConnection
+
+from infra.database import Database
+from schema.errors import Unavailable
+from schema.statements.claim import claim_by_id
+from schema.statements.relay import lock_due, mark_sent, requeue_overdue
+from tests.deliveries import Delivery
+from tests.integration.faults.stations import all_done, sqs_station, waiting
+from tests.platform import Platform, Recorder, eventually
+from tests.stubs.postgres_wire import is_sync_after_execute
+from tests.stubs.sqs import DuplicateMessages, Slow, SqsStub
+from tests.stubs.tcp_proxy import Cut, TcpProxy
+
+
+async def test_an_entry_that_commits_after_a_later_one_was_relayed_is_relayed(
+    station: Delivery, platform: Platform, database: Database
+) -> None:
+    begun, go_on = asyncio.Event(), asyncio.Event()
+
+    async def slow(connection: AsyncConnection) -> int:
+        row = await connection.execute(
+            text(
+                "INSERT INTO outbox (type, job_id, owner_id, kind, first_ordinal, last_ordinal,"
+                " unfinished, correlation_id) SELECT type, job_id, owner_id, kind, first_ordinal,"
+                " last_ordinal, unfinished, 'late' FROM outbox LIMIT 1 RETURNING id"
+            )
+        )
+        begun.set()
+        await go_on.wait()
+        return int(row.scalar_one())
+
+    await platform.submit(1)
+    writing = asyncio.create_task(database.run(slow))
+    await begun.wait()
+    await platform.submit(1)
+    assert (await station.relay().relay_once()).sent == 2
+    go_on.set()
+    late = await writing
+    report = await station.relay().relay_once()
+    assert report.entry_ids == [late]
+    newest = await platform.rows("SELECT max(id) AS id FROM outbox")
+    assert newest[0].id > late
+
+
+async def test_a_crash_between_sending_and_writing_down_sends_again_and_runs_once(
+    stub: SqsStub, database: Database, proxied: Database, platform: Platform,
+    postgres_proxy: TcpProxy, database_url: str,
+) -> None:  # fmt: skip
+    async with sqs_station(stub, database, database_url, relay_lock_seconds=1) as station:
+        job_id = await platform.submit(4, chunk_size=2)
+        crashing = replace(station, database=proxied).relay("crashing")
+        at = is_sync_after_execute()
+        stub.faults.hook = lambda _call: postgres_proxy.reset_at(at, Cut.BEFORE)
+        with pytest.raises(Unavailable):
+            await crashing.relay_once()
+        stub.faults.clear()
+        assert waiting(stub, station) == 2
+        assert {entry.state for entry in await platform.entries(job_id)} == {"PENDING"}
+        recorder = Recorder()
+        async with station.dispatching():
+            await eventually(lambda: asyncio.sleep(0, waiting(stub, station) == 4))
+            async with station.consuming(recorder):
+                await platform.until(job_id, "COMPLETED")
+                await eventually(lambda: asyncio.sleep(0, waiting(stub, station) == 0))
+    assert len(recorder.ran) == 4
+    await platform.check_consistency()
+
+
+async def test_messages_that_sqs_doubles_run_once(
+    station: Delivery, stub: SqsStub, platform: Platform
+) -> None:
+    stub.faults.always("SendMessageBatch", DuplicateMessages())
+    one, two = Recorder(), Recorder()
+    async with station.dispatching(), station.consuming(one), station.consuming(two, worker="b"):
+        job_id = await platform.submit(40, chunk_size=2)
+        station.listener.wake()
+        await platform.until(job_id, "COMPLETED")
+        await eventually(lambda: asyncio.sleep(0, waiting(stub, station) == 0))
+    assert len(one.ran) + len(two.ran) == 40
+    assert not await platform.rows("SELECT 1 FROM attempt")
+
+
+async def test_a_lock_that_was_outlived_marks_nothing(
+    station: Delivery, stub: SqsStub, platform: Platform, database: Database
+) -> None:
+    """The first relay's send takes longer than its lock; a second one takes over meanwhile."""
+    job_id = await platform.submit(1)
+    slow = lock_due("slow", 0.001, types=["inputs"], most=10)
+    (row,) = await database.fetch(slow)
+    (again,) = await _until_locked(database)
+    assert again.id == row.id
+    assert not await database.fetch(mark_sent("slow", [row.id]))
+    (entry,) = await platform.entries(job_id)
+    assert (entry.state, entry.locked_by) == ("PENDING", "second")
+    assert await database.fetch(mark_sent("second", [row.id]))
+
+
+async def _until_locked(database: Database) -> Any:
+    found: Any = ()
+    while not found:
+        found = await database.fetch(lock_due("second", 60, types=["inputs"], most=10))
+    return found
+
+
+async def test_a_consumer_may_claim_before_the_relay_has_written_down(
+    station: Delivery, stub: SqsStub, platform: Platform, database: Database
+) -> None:
+    job_id = await platform.submit(1)
+    stub.faults.next("SendMessageBatch", Slow(1.0))
+    relaying = asyncio.create_task(station.relay().relay_once())
+    claims = await station.queue("w").claim(10, asyncio.Event())
+    assert len(claims) == 1
+    await all_done(relaying)
+    (entry,) = await platform.entries(job_id)
+    assert (entry.state, entry.locked_by) == ("CLAIMED", "w")
+
+
+async def test_a_batch_of_forty_thousand_entries_is_one_parameter(
+    platform: Platform, database: Database
+) -> None:
+    """Postgres counts parameters in 16 bits: 32,767 of them would already be too many."""
+    job_id = await platform.submit(40_000, chunk_size=20_000)
+    rows = await database.fetch(lock_due("t", 60, types=["inputs"], most=40_000))
+    ids = [row.id for row in rows]
+    assert len(ids) == 2
+    nobodys = list(range(1_000_000, 1_040_000))
+    assert len(await database.fetch(mark_sent("t", ids + nobodys))) == 2
+    claimed = await database.fetch(claim_by_id("w", 60, ids + nobodys))
+    assert [len(row.ordinals) for row in claimed] == [20_000, 20_000]
+    assert (await platform.statuses(job_id)) == {"RUNNING": 40_000}
+
+
+async def test_an_old_snapshot_costs_no_more_updates_and_nobody_waits_for_it(
+    station: Delivery, platform: Platform, database: Database
+) -> None:
+    """Three updates of an entry and one of an input, as without it: nothing churns."""
+    seen, go_on = asyncio.Event(), asyncio.Event()
+
+    async def look(connection: AsyncConnection) -> None:
+        await connection.execute(text("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ"))
+        await connection.execute(text("SELECT count(*) FROM outbox"))
+        seen.set()
+        await go_on.wait()
+
+    looking = asyncio.create_task(database.run(look))
+    await seen.wait()
+    async with station.dispatching(), station.consuming(Recorder()):
+        job_id = await platform.submit(200, chunk_size=4)
+        station.listener.wake()
+        await platform.until(job_id, "COMPLETED")
+    await eventually(lambda: _counted(platform))
+    rows = await platform.rows(
+        "SELECT relname, n_tup_upd AS n FROM pg_stat_user_tables"
+        " WHERE relname IN ('outbox', 'input')"
+    )
+    updates = {row.relname: row.n for row in rows}
+    go_on.set()
+    await looking
+    assert updates["input"] == 200
+    assert updates["outbox"] <= 50 * 4, "lock, mark, claim, and settling in two parts at most"
+
+
+async def _counted(platform: Platform) -> bool:
+    """Sessions report what they did when they are idle for a while."""
+    await platform.rows("SELECT pg_stat_force_next_flush()")
+    rows = await platform.rows(
+        "SELECT n_tup_upd AS n FROM pg_stat_user_tables WHERE relname = 'input'"
+    )
+    return bool(rows[0].n >= 200)
+
+
+async def test_two_resenders_under_load_share_the_rows_without_waiting(
+    platform: Platform, database: Database
+) -> None:
+    await platform.submit(1_000, chunk_size=1)
+    ids = [r.id for r in await database.fetch(lock_due("t", 60, types=["inputs"], most=1_000))]
+    await database.fetch(mark_sent("t", ids))
+    statement = requeue_overdue(0, most=100)
+    found = await asyncio.gather(*(database.fetch(statement) for _ in range(5)))
+    taken = [row.id for rows in found for row in rows]
+    assert len(taken) == len(set(taken))
+    assert taken
