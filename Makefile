@@ -46,6 +46,10 @@ sql: .venv/complete ## Run one statement: make sql Q="select 1"
 # The override keeps dollar signs as they were typed; they are SQL here, not make.
 sql: override export Q := $(value Q)
 
+.PHONY: doctor
+doctor: .venv/complete ## Prove the invariants on the database that is set (JOB=key: one job)
+	$(python) -m dispatcher.doctor $(if $(JOB),--job $(JOB))
+
 .PHONY: test check fmt bench
 test: .venv/complete ## Run every test
 	$(python) -m pytest

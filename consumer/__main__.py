@@ -10,17 +10,19 @@ from typing import TYPE_CHECKING
 from consumer.assembly import assemble
 from consumer.processors.loading import load_runners
 from consumer.processors.protocol import Resources
+from consumer.processors.resources import open_storage
+from consumer.watchdog import Watchdog
 from infra.clients import Clients
 from infra.database import Database
 from infra.http import Health, serve_health
-from infra.kinds import load_kinds
+from infra.kinds import choose_kinds, load_kinds
 from infra.migrate import check_at_head
 from infra.process import run
 from infra.queue.outbox import OutboxQueue
 from infra.queue.sqs import SqsQueue
 from infra.retry import wait_until_available
-from infra.storage import Storage
 from infra.wakeup import Listener
+from schema.errors import Misconfigured
 
 if TYPE_CHECKING:
     from collections.abc import Collection
@@ -31,7 +33,9 @@ if TYPE_CHECKING:
 
 async def serve(settings: Settings, worker: str, stop: asyncio.Event) -> None:
     """Consume until ``stop``, then drain; wait for neighbours that are away, not ready then."""
-    kinds = load_kinds(settings.kinds, settings.kind_policies)
+    kinds = choose_kinds(
+        load_kinds(settings.kinds, settings.kind_policies), settings.consumer_kinds
+    )
     health = Health(settings.liveness_timeout_seconds)
     async with AsyncExitStack() as stack:
         database = await stack.enter_async_context(
@@ -41,7 +45,7 @@ async def serve(settings: Settings, worker: str, stop: asyncio.Event) -> None:
         listener = Listener(settings, name=f"haulage consumer {worker}")
         queue = await _queue(settings, worker, database, clients, listener, kinds, stack)
         health.checks |= {"database": lambda: check_at_head(database), "queue": queue.ping}
-        storage = await _storage(settings, clients, stack)
+        storage = await stack.enter_async_context(open_storage(settings))
         if storage is not None:
             health.checks["storage"] = storage.ping
         async with asyncio.TaskGroup() as group:
@@ -51,7 +55,13 @@ async def serve(settings: Settings, worker: str, stop: asyncio.Event) -> None:
                 ),
                 name="health",
             )
-            listening = group.create_task(listener.run(), name="listener")
+            watchdog = Watchdog(
+                limit_seconds=settings.blocked_loop_seconds or settings.lease_seconds
+            )
+            background = [
+                group.create_task(watchdog.run(), name="watchdog"),
+                group.create_task(listener.run(), name="listener"),
+            ]
             if await wait_until_available("database", lambda: check_at_head(database), stop):
                 runners = await stack.enter_async_context(
                     load_runners(kinds, Resources(settings, database, storage), stop)
@@ -69,7 +79,8 @@ async def serve(settings: Settings, worker: str, stop: asyncio.Event) -> None:
                 )
                 await consumer.run(stop)
             health.draining = True
-            listening.cancel()
+            for task in background:
+                task.cancel()
 
 
 async def _queue(
@@ -91,7 +102,8 @@ async def _queue(
             lease_seconds=settings.lease_seconds,
             poll_floor_seconds=settings.poll_floor_seconds,
         )
-    assert settings.queue_url is not None, "settings require it in this mode"
+    if settings.queue_url is None:
+        raise Misconfigured("CONSUMER_MODE=sqs-consumer needs HAULAGE_QUEUE_URL")
     return SqsQueue(
         await stack.enter_async_context(clients.sqs()),
         await stack.enter_async_context(clients.sqs_receiving()),
@@ -103,14 +115,6 @@ async def _queue(
         wait_seconds=settings.receive_wait_seconds,
         unknown_kind_delay_seconds=settings.unknown_kind_delay_seconds,
     )
-
-
-async def _storage(settings: Settings, clients: Clients, stack: AsyncExitStack) -> Storage | None:
-    """Give storage where a bucket is set; kinds that need one say so when they are loaded."""
-    if settings.bucket is None:
-        return None
-    client = await stack.enter_async_context(clients.s3())
-    return Storage(client, settings)
 
 
 if __name__ == "__main__":

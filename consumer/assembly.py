@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from consumer.acknowledger import Acknowledger
+from consumer.bounded import Bounded
 from consumer.intake import Intake
 from consumer.lease import Leases
 from consumer.loop import Consumer
@@ -50,6 +51,11 @@ def assemble(
         events=settings.events_queue_url is not None,
     )
     acknowledger = Acknowledger(queue)
+    runners = {
+        name: _bounded(runner, kinds.get(name), intake, settings)
+        for name, runner in runners.items()
+    }
+    health.complaints.append(lambda: _complaint(intake))
     workshop = Workshop(database, runners, leases, settler, acknowledger, intake, stop=stop)
     return Consumer(
         queue,
@@ -64,3 +70,21 @@ def assemble(
         turn_seconds=settings.liveness_timeout_seconds / 3,
         turned=lambda: health.turned("receive"),
     )
+
+
+def _bounded(runner: Runner, kind: Kind | None, intake: Intake, settings: Settings) -> Runner:
+    """Bound what runs inside this process; the runner of child processes has its own means."""
+    if kind is not None and kind.isolation == "process":
+        return runner
+    return Bounded(
+        runner,
+        intake,
+        time_limit_seconds=kind.time_limit_seconds if kind else None,
+        grace_seconds=settings.cancel_grace_seconds,
+    )
+
+
+def _complaint(intake: Intake) -> str | None:
+    if intake.withheld < intake.slots:
+        return None
+    return f"all {intake.slots} slots are held by processors that ignored their cancellation"

@@ -12,7 +12,12 @@ class Intake:
     """Slots for running inputs, and the number of inputs in hand that have not run yet."""
 
     def __init__(self, *, slots: int, prefetch_inputs: int) -> None:
+        self.slots = slots
         self._slots = asyncio.Semaphore(slots)
+        self._waiting = 0
+        self._withheld = 0
+        self._to_keep = 0
+        self._closed = False
         self._limit = max(slots, prefetch_inputs)
         self._in_hand = 0
         self._inputs_per_entry = 1.0
@@ -36,14 +41,47 @@ class Intake:
             self._inputs_per_entry += _WEIGHT_OF_NEWEST * (max(1, size) - self._inputs_per_entry)
         self._update()
 
+    @property
+    def withheld(self) -> int:
+        """Give the number of slots held by processors that did not end when they were told to."""
+        return self._withheld
+
     async def take_slot(self) -> None:
-        """Wait for a free slot and take it."""
-        await self._slots.acquire()
+        """Wait for a free slot and take it; after ``close`` nobody waits, and nothing may start."""
+        if self._closed:
+            return
+        self._waiting += 1
+        try:
+            await self._slots.acquire()
+        finally:
+            self._waiting -= 1
 
     def free_slot(self, *, inputs: int) -> None:
-        """Give a slot back, whose inputs have ended."""
-        self._slots.release()
+        """Give a slot back, whose inputs have ended or are given up."""
+        if self._to_keep:
+            self._to_keep -= 1
+        else:
+            self._slots.release()
         self.forgo(inputs=inputs)
+
+    def withhold_slot(self) -> None:
+        """Keep the slot that is given back next: what ran in it still runs."""
+        self._withheld += 1
+        self._to_keep += 1
+
+    def return_slot(self) -> None:
+        """Give back a slot that was withheld."""
+        self._withheld -= 1
+        if self._to_keep:
+            self._to_keep -= 1
+        else:
+            self._slots.release()
+
+    def close(self) -> None:
+        """Let everyone who waits for a slot go on, to find that nothing starts any more."""
+        self._closed = True
+        for _ in range(self._waiting):
+            self._slots.release()
 
     def forgo(self, *, inputs: int) -> None:
         """Note inputs in hand that will not run here."""

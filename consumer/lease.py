@@ -66,6 +66,11 @@ class Lease:
         """Give the number of inputs of the claim that were not settled under this lease."""
         return len(self.claim.inputs) - self.accepted
 
+    @property
+    def is_at_work(self) -> bool:
+        """Say whether anything of the claim runs or waits for a slot; else its commit is awaited."""
+        return bool(self.running) or self.remaining > self.unsettled
+
     @contextmanager
     def waiting_to_start(self) -> Iterator[None]:
         """Let ``halt`` end the wait for a free slot inside the block, by cancelling it."""
@@ -111,6 +116,7 @@ class Leases:
         self._control = control or asyncio.Event()
         self._clock = clock
         self._held: dict[tuple[int, int], Lease] = {}
+        self._away = False
 
     @contextmanager
     def hold(self, claim: Claim) -> Iterator[Lease]:
@@ -148,10 +154,8 @@ class Leases:
         if not leases:
             return
         asked_at = self._clock()
-        ends_in = min(lease.expires_at for lease in leases) - asked_at
         try:
-            # An answer that comes after the first lease has ended comes too late to be waited for.
-            async with asyncio.timeout(min(max(ends_in, 0.0), self._lease_seconds / 3)):
+            async with asyncio.timeout(self._patience_seconds(leases, asked_at)):
                 rows = await self._database.fetch(
                     extend_leases(
                         [lease.claim.entry_id for lease in leases],
@@ -160,9 +164,13 @@ class Leases:
                     )
                 )
         except (Unavailable, TimeoutError) as error:
-            log.warning("lease.not_extended", leases=len(leases), error=str(error))
+            if not self._away:
+                reason = str(error) or "no answer in time"
+                log.warning("lease.not_extended", leases=len(leases), error=reason)
+            self._away = True
             self._lose([lease for lease in leases if lease.expires_at <= self._clock()])
             return
+        self._away = False
         kept = {row.id for row in rows if row.job_status in _ALIVE}
         paused = {row.id for row in rows if row.job_status == JobStatus.PAUSED}
         for lease in leases:
@@ -180,12 +188,20 @@ class Leases:
             # The lease in Postgres holds; a repeated message finds the entry busy.
             log.warning("lease.message_not_hidden", error=str(error))
 
+    def _patience_seconds(self, leases: Sequence[Lease], now: float) -> float:
+        """Say how long an answer is worth waiting for: until the first lease that matters ends.
+
+        One whose work is done matters no more: its commit may wait long for the job's row, and
+        must not take the time from the others.
+        """
+        at_work = [lease for lease in leases if lease.is_at_work and not lease.lost]
+        ends = [lease.expires_at - now for lease in at_work]
+        return min(max(min(ends, default=self._lease_seconds), 0.0), self._lease_seconds / 3)
+
     def _lose(self, leases: Sequence[Lease]) -> None:
         for lease in leases:
-            # A settled entry is gone, and so is its lease: nothing of it runs any more, and
-            # nothing of it waits for a slot.
-            unstarted = lease.remaining > lease.unsettled
-            if (lease.running or unstarted) and not lease.lost:
+            # A settled entry is gone, and so is its lease.
+            if lease.is_at_work and not lease.lost:
                 lease.lost = True
                 lease.halt()
                 log.warning(

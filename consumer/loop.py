@@ -70,6 +70,7 @@ class Consumer:
                 for number in range(self._receivers):
                     work.create_task(self._receive(work, stop), name=f"receiver {number}")
                 await stop.wait()
+                self._intake.close()
                 deadline = asyncio.get_running_loop().call_later(
                     self._drain_seconds, self._leases.interrupt_all
                 )

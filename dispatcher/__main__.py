@@ -27,6 +27,7 @@ from infra.queue.dead import DeadLetterQueue
 from infra.queue.sending import SqsSender
 from infra.retry import wait_until_available
 from infra.wakeup import Listener, Notifier
+from schema.errors import Misconfigured
 from schema.lifecycle import EntryType
 
 if TYPE_CHECKING:
@@ -130,6 +131,8 @@ async def _client(settings: Settings, stack: AsyncExitStack) -> SQSClient | None
     """Give a client where there is a queue to talk to."""
     urls = [settings.events_queue_url, settings.dead_letter_queue_url]
     if settings.consumer_mode == "sqs-consumer":
+        if settings.queue_url is None:
+            raise Misconfigured("CONSUMER_MODE=sqs-consumer needs HAULAGE_QUEUE_URL")
         urls.append(settings.queue_url)
     return await stack.enter_async_context(Clients(settings).sqs()) if any(urls) else None
 

@@ -52,6 +52,9 @@ class Database:
         self._keeps_session = keeps_session
         self._autocommit = engine.execution_options(isolation_level="AUTOCOMMIT")
         self._reading = engine.execution_options(postgresql_readonly=True)
+        self._frozen = engine.execution_options(
+            isolation_level="REPEATABLE READ", postgresql_readonly=True
+        )
 
     @classmethod
     def from_settings(cls, settings: Settings, *, name: str) -> Self:
@@ -116,6 +119,18 @@ class Database:
             async with connection.begin(), _kept_whole(connection):
                 result = await connection.stream(statement)
                 yield result.partitions(batch_rows)
+
+    @asynccontextmanager
+    async def snapshot(self, *, statement_timeout_seconds: float) -> AsyncIterator[AsyncConnection]:
+        """Read any number of statements as of one moment; each may take its time.
+
+        While it is open, vacuum keeps what it sees: not for anything that goes on and on.
+        """
+        milliseconds = int(statement_timeout_seconds * 1_000)
+        async with _speaking_plainly(), _checked_out(self._frozen) as connection:
+            async with connection.begin():
+                await connection.exec_driver_sql(f"SET LOCAL statement_timeout = {milliseconds}")
+                yield connection
 
     async def ping(self) -> None:
         """Return when the database answers; raise ``Unavailable`` when it does not."""

@@ -36,6 +36,7 @@ class Health:
     liveness_timeout_seconds: float
     checks: dict[str, Callable[[], Awaitable[object]]] = field(default_factory=dict)
     draining: bool = False
+    complaints: list[Callable[[], str | None]] = field(default_factory=list)
     _turns: dict[str, float] = field(default_factory=dict)
 
     def turned(self, loop: str) -> None:
@@ -47,12 +48,17 @@ class Health:
         return [Route("/livez", self.livez), Route("/readyz", self.readyz)]
 
     async def livez(self, _request: Request) -> JSONResponse:
-        """Answer whether the process lives: its loops turned lately."""
+        """Answer whether the process lives: its loops turned lately, and nobody complains."""
         now = time.monotonic()
         ages = {loop: round(now - turned, 1) for loop, turned in self._turns.items()}
         stuck = [loop for loop, age in ages.items() if age > self.liveness_timeout_seconds]
+        stuck += filter(None, (complaint() for complaint in self.complaints))
         return JSONResponse(
-            {"status": "stuck" if stuck else "alive", "secondsSinceLastRound": ages},
+            {
+                "status": "stuck" if stuck else "alive",
+                "secondsSinceLastRound": ages,
+                "stuck": stuck,
+            },
             status_code=503 if stuck else 200,
         )
 

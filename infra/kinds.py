@@ -58,6 +58,18 @@ def load_kinds(setting: str, policies: str = "") -> Mapping[str, Kind]:
     return kinds
 
 
+def choose_kinds(kinds: Mapping[str, Kind], setting: str) -> Mapping[str, Kind]:
+    """Give the kinds that ``setting``, a list of names, chooses; all of them where it is empty."""
+    chosen = [part.strip() for part in setting.split(",") if part.strip()]
+    unknown = sorted(set(chosen) - set(kinds))
+    if unknown:
+        known = ", ".join(sorted(kinds))
+        raise Misconfigured(
+            f"HAULAGE_CONSUMER_KINDS: {', '.join(unknown)} is no kind; there are: {known}"
+        )
+    return {name: kinds[name] for name in chosen} or kinds
+
+
 def _read_policies(text: str) -> dict[str, KindPolicy]:
     if not text.strip():
         return {}

@@ -13,7 +13,8 @@ import secrets
 import signal
 import socket
 import sys
-from typing import TYPE_CHECKING
+from contextlib import suppress
+from typing import TYPE_CHECKING, NoReturn
 
 import structlog
 import uvloop
@@ -30,11 +31,18 @@ if TYPE_CHECKING:
 log: structlog.stdlib.BoundLogger = structlog.get_logger(__name__)
 
 EXIT_FAILED = 1
+EXIT_BLOCKED = 70
+EXIT_LEFT_BEHIND = 71
 EXIT_MISCONFIGURED = 78
+_LEFT_SECONDS = 5.0
 
 
 def run(name: str, serve: Serve) -> int:
-    """Run ``serve(settings, worker, stop)`` until it returns; give the exit code of the process."""
+    """Run ``serve(settings, worker, stop)`` until it returns; give the exit code of the process.
+
+    Tasks that go on even though they were cancelled are not waited for: then the process exits
+    from here.
+    """
     try:
         settings = Settings.from_environment(os.environ)
     except Misconfigured as error:
@@ -42,8 +50,34 @@ def run(name: str, serve: Serve) -> int:
         return EXIT_MISCONFIGURED
     worker = worker_name()
     configure_logging(settings, process=name, worker=worker)
+    return uvloop.run(_run(settings, worker, serve))
+
+
+def exit_at_once(code: int) -> NoReturn:
+    """End this process whatever its threads and tasks are doing, and whatever locks they hold."""
+    os._exit(code)
+
+
+async def _run(settings: Settings, worker: str, serve: Serve) -> int:
+    code = await _code_of(settings, worker, serve)
+    left = asyncio.all_tasks() - {asyncio.current_task()}
+    for task in left:
+        task.cancel()
+    if left:
+        with suppress(asyncio.CancelledError):  # a second signal: the wait is short anyway
+            await asyncio.wait(left, timeout=_LEFT_SECONDS)
+    left = {task for task in left if not task.done()}
+    if left:
+        # The end of the loop would wait for them without end.
+        names = sorted(task.get_name() for task in left)
+        log.error("process.left_tasks_behind", tasks=names[:10], many=len(names))
+        exit_at_once(code or EXIT_LEFT_BEHIND)
+    return code
+
+
+async def _code_of(settings: Settings, worker: str, serve: Serve) -> int:
     try:
-        uvloop.run(_serve(settings, worker, serve))
+        await _serve(settings, worker, serve)
     except _Abandoned:
         log.warning("process.abandoned", remedy="the drain was cut short by a second signal")
         return EXIT_FAILED

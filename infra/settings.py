@@ -39,6 +39,7 @@ class Settings(BaseModel):
     dead_letter_queue_url: str | None = Field(default=None, description="The queue's own DLQ")
     bucket: str | None = None
     kinds: str = Field(default="", description="Kinds from outside: package.module:NAME, …")
+    consumer_kinds: str = Field(default="", description="Work on these kinds only: export, …")
     kind_policies: str = Field(
         default="", description='JSON by kind: {"export": {"maxAttempts": 8, …}}'
     )
@@ -95,6 +96,17 @@ class Settings(BaseModel):
     settle_batch: int = Field(default=1_000, ge=1, le=10_000)
     drain_seconds: float = Field(default=25, ge=0)
     unknown_kind_delay_seconds: int = Field(default=30, ge=1, le=43_200)
+    cancel_grace_seconds: float = Field(
+        default=3, gt=0, description="Until a processor that ignores its cancellation is left alone"
+    )
+    blocked_loop_seconds: float | None = Field(
+        default=None, gt=0, description="Until a blocked process is ended; default: the lease"
+    )
+
+    # Processes of kinds with process isolation: one input each at a time, `concurrency` at most.
+    isolated_start_seconds: float = Field(default=60, gt=0)
+    isolated_idle_seconds: float = Field(default=60, ge=0)
+    isolated_inputs: int = Field(default=1_000, ge=1, description="Until a process is replaced")
 
     # Clients of AWS. Long polls have a client, and so a pool, to themselves.
     aws_connections: int = Field(default=50, ge=1, le=1_000)
@@ -147,9 +159,6 @@ class Settings(BaseModel):
 
     @model_validator(mode="after")
     def _fit_together(self) -> Self:
-        if self.consumer_mode == "sqs-consumer" and not self.queue_url:
-            msg = "CONSUMER_MODE=sqs-consumer needs HAULAGE_QUEUE_URL"
-            raise ValueError(msg)
         if self.resend_after_seconds <= self.lease_seconds:
             msg = "HAULAGE_RESEND_AFTER_SECONDS must be larger than HAULAGE_LEASE_SECONDS"
             raise ValueError(msg)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
 
 from pydantic import BaseModel, ConfigDict
 
@@ -19,6 +19,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
 _NAME = re.compile(r"[a-z][a-z0-9_-]{0,63}")
+# An interpreter with what every processor needs takes about half of this before any work.
+LEAST_MEMORY_BYTES = 128 * 1024 * 1024
 
 
 class JobInput(BaseModel):
@@ -40,6 +42,10 @@ class Kind:
     ``processor`` is ``package.module:NAME`` of a factory that takes the consumer's resources;
     only consumers import it. ``identity`` gives what makes two inputs of one job the same
     (by default the whole body); a job that holds duplicates is refused.
+
+    A run past ``time_limit_seconds`` is cancelled and fails with ``TimeLimit``. With isolation
+    ``process`` each input runs alone in a child process, which may use ``memory_limit_bytes`` of
+    memory, the interpreter included; what it does to its process harms its own input only.
     """
 
     name: str
@@ -50,8 +56,21 @@ class Kind:
     backoff: Backoff = field(default_factory=Backoff)
     max_attempts: int = 8
     identity: Callable[[BaseModel], object] | None = None
+    time_limit_seconds: float | None = None
+    isolation: Literal["none", "process"] = "none"
+    memory_limit_bytes: int | None = None
 
     def __post_init__(self) -> None:
         if not _NAME.fullmatch(self.name):
             msg = f"kind name {self.name!r} must match {_NAME.pattern}"
             raise ValueError(msg)
+        if self.time_limit_seconds is not None and self.time_limit_seconds <= 0:
+            msg = f"kind {self.name!r}: time_limit_seconds must be above 0; None sets no limit"
+            raise ValueError(msg)
+        if self.memory_limit_bytes is not None:
+            if self.isolation != "process":
+                msg = f"kind {self.name!r}: memory_limit_bytes needs isolation='process'"
+                raise ValueError(msg)
+            if self.memory_limit_bytes < LEAST_MEMORY_BYTES:
+                msg = f"kind {self.name!r}: memory_limit_bytes is below {LEAST_MEMORY_BYTES}"
+                raise ValueError(msg)

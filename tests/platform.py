@@ -12,12 +12,14 @@ from uuid import UUID
 from pydantic import RootModel
 from sqlalchemy import Row, text
 
+from dispatcher.doctor import examine
 from infra.database import Database
 from infra.queue.protocol import Claim, ClaimedInput
 from infra.settings import Settings
 from schema.ids import uuid7
 from schema.kinds import Kind
 from schema.outcome import Backoff, Outcome, Succeeded
+from schema.statements.doctor import CHECKS
 from schema.statements.submit import insert_job
 
 KIND = "probe"
@@ -122,16 +124,12 @@ class Platform:
 
     async def check_consistency(self) -> None:
         """Assert what must hold at any moment between two commits (DESIGN, invariants)."""
-        off = await self.rows(_COUNTERS_THAT_DIFFER)
-        assert not off, f"counters differ from rows: {off}"
-        unnamed = await self.rows(_UNNAMED_INPUTS)
-        assert not unnamed, f"unfinished inputs named by no live entry: {unnamed}"
-        miscounted = await self.rows(_MISCOUNTED_ENTRIES)
-        assert not miscounted, f"entries that count their inputs wrongly: {miscounted}"
-        misjudged = await self.rows(_MISJUDGED_JOBS)
-        assert not misjudged, f"jobs whose status is not what their counters say: {misjudged}"
-        unmatched = await self.rows(_UNMATCHED_DEAD_LETTERS)
-        assert not unmatched, f"dead inputs and dead letters that lack each other: {unmatched}"
+        findings = await examine(
+            self.database,
+            patience_seconds=0,
+            checks=[check for check in CHECKS if check.always],
+        )
+        assert not findings, [(found.check.name, found.breaches) for found in findings]
         overcharged = await self.rows(_OVERCHARGED_INPUTS)
         assert not overcharged, f"attempts kept that no input was charged for: {overcharged}"
 
@@ -145,53 +143,6 @@ class Platform:
         assert not parked, f"parked messages: {parked}"
 
 
-_COUNTERS_THAT_DIFFER = """
-SELECT j.key FROM job j JOIN (
-    SELECT job_id, count(*) AS total,
-           count(*) FILTER (WHERE status = 'SUCCEEDED') AS succeeded,
-           count(*) FILTER (WHERE status = 'SKIPPED') AS skipped,
-           count(*) FILTER (WHERE status = 'NOT_FOUND') AS not_found,
-           count(*) FILTER (WHERE status = 'DLQ') AS dlq,
-           count(*) FILTER (WHERE status = 'CANCELLED') AS cancelled,
-           count(*) FILTER (WHERE status = 'EXPIRED') AS expired,
-           count(*) FILTER (WHERE reused) AS files_reused,
-           count(*) FILTER (WHERE NOT reused) AS files_generated
-    FROM input GROUP BY job_id) r ON r.job_id = j.id
-WHERE (j.total, j.succeeded, j.skipped, j.not_found, j.dlq, j.cancelled, j.expired,
-       j.files_reused, j.files_generated)
-    IS DISTINCT FROM (r.total, r.succeeded, r.skipped, r.not_found, r.dlq, r.cancelled, r.expired,
-                      r.files_reused, r.files_generated)
-   OR (SELECT count(*) FROM dead_letter d WHERE d.job_id = j.id) <> j.dlq
-"""
-_UNNAMED_INPUTS = """
-SELECT i.job_id, i.ordinal FROM input i JOIN job j ON j.id = i.job_id
-LEFT JOIN outbox o ON o.id = i.entry_id AND o.job_id = i.job_id
-                  AND i.ordinal BETWEEN o.first_ordinal AND o.last_ordinal
-WHERE i.status IN ('PENDING', 'RETRY_WAIT') AND j.status IN ('SUBMITTED', 'RUNNING')
-  AND o.id IS NULL
-"""
-_MISCOUNTED_ENTRIES = """
-SELECT o.id, o.unfinished, count(i.ordinal) FROM outbox o
-LEFT JOIN input i ON i.job_id = o.job_id AND i.entry_id = o.id
-WHERE o.type = 'inputs' GROUP BY o.id HAVING o.unfinished <> count(i.ordinal)
-"""
-_MISJUDGED_JOBS = """
-SELECT key, status FROM (
-    SELECT key, status, dlq, finished_at,
-           succeeded + skipped + not_found + dlq + cancelled + expired = total AS is_over
-    FROM job) j
-WHERE (status IN ('COMPLETED', 'FAILED') AND NOT is_over)
-   OR (status IN ('SUBMITTED', 'RUNNING') AND is_over)
-   OR (status = 'COMPLETED' AND dlq > 0) OR (status = 'FAILED' AND dlq = 0)
-   OR (status IN ('COMPLETED', 'FAILED')) <> (finished_at IS NOT NULL)
-      AND status NOT IN ('CANCELLED', 'EXPIRED')
-"""
-_UNMATCHED_DEAD_LETTERS = """
-SELECT i.job_id, i.ordinal, d.job_id, d.ordinal
-FROM (SELECT * FROM input WHERE status = 'DLQ') i
-FULL JOIN dead_letter d ON d.job_id = i.job_id AND d.ordinal = i.ordinal
-WHERE i.job_id IS NULL OR d.job_id IS NULL
-"""
 _OVERCHARGED_INPUTS = """
 SELECT i.job_id, i.ordinal, i.attempts, count(*) AS kept, max(a.attempt) AS highest
 FROM input i JOIN attempt a ON a.job_id = i.job_id AND a.ordinal = i.ordinal

@@ -4,10 +4,14 @@ from __future__ import annotations
 
 import inspect
 from contextlib import AsyncExitStack, asynccontextmanager
+from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING
 
 import structlog
 
+from consumer.processors.children import Children
+from consumer.processors.isolated import Isolated
 from consumer.processors.protocol import BatchProcessor, Processor
 from consumer.processors.running import OneByOne, Together
 from infra.kinds import load
@@ -32,20 +36,54 @@ async def load_runners(
     """Give a runner for each kind, its processor started; close them, the last first, at the end.
 
     Raises ``Misconfigured``, naming kind and reference, when one cannot be made or is none. One
-    whose ``start`` raises ``Unavailable`` is waited for, until ``stop``.
+    whose ``start`` raises ``Unavailable`` is waited for, until ``stop``. An isolated kind is made
+    and started in a child process, which then waits for its first input.
     """
     async with AsyncExitStack() as stack:
         runners: dict[str, Runner] = {}
+        children: Children | None = None
         for kind in kinds.values():
-            where = f"kind {kind.name!r}: {kind.processor}"
-            processor = _made(kind, resources, where)
-            if _has(processor, "close", where):
-                stack.push_async_callback(_close, processor, kind.name)
-            runners[kind.name] = _runner(kind, processor, where)
-            if _has(processor, "start", where):
-                start: Callable[[], Awaitable[object]] = processor.start  # type: ignore[attr-defined]
-                await wait_until_available(f"what kind {kind.name!r} needs", start, stop)
+            if kind.isolation == "process":
+                if children is None:
+                    children = await stack.enter_async_context(Children(resources.settings))
+                loaded = isolated(kind, children)
+            else:
+                loaded = load_processor(kind, resources)
+            stack.push_async_callback(loaded.close)
+            runners[kind.name] = loaded.runner
+            await wait_until_available(f"what kind {kind.name!r} needs", loaded.start, stop)
         yield runners
+
+
+@dataclass(frozen=True, slots=True)
+class Loaded:
+    """A runner, and how what it runs is started and closed."""
+
+    runner: Runner
+    start: Callable[[], Awaitable[object]]
+    close: Callable[[], Awaitable[object]]
+
+
+def isolated(kind: Kind, children: Children) -> Loaded:
+    """Give what runs the processor of a kind in child processes."""
+    return Loaded(Isolated(kind, children), lambda: children.prepare(kind), _nothing)
+
+
+def load_processor(kind: Kind, resources: Resources) -> Loaded:
+    """Make the processor of a kind in this process; raise ``Misconfigured`` where it is none."""
+    where = f"kind {kind.name!r}: {kind.processor}"
+    processor = _made(kind, resources, where)
+    start: Callable[[], Awaitable[object]] = _nothing
+    if _has(processor, "start", where):
+        start = processor.start  # type: ignore[attr-defined]
+    close: Callable[[], Awaitable[object]] = _nothing
+    if _has(processor, "close", where):
+        close = partial(_close, processor, kind.name)
+    return Loaded(_runner(kind, processor, where), start, close)
+
+
+async def _nothing() -> None:
+    """Start or close what needs neither."""
 
 
 def _made(kind: Kind, resources: Resources, where: str) -> object:

@@ -115,14 +115,25 @@ FROM outbox WHERE id = ANY(CAST(:entry_ids AS bigint[])) AND state = 'CLAIMED'
 """
 )
 
+# A row that is locked is being settled by its holder, who may have to wait for the job's row: it
+# cannot be taken over meanwhile, and waiting for it would let all the other leases lapse.
 _EXTEND = sa.text(
     """
-UPDATE outbox o
-SET locked_until = now() + CAST(:lease_seconds AS double precision) * interval '1 second'
-FROM unnest(CAST(:entry_ids AS bigint[]), CAST(:epochs AS integer[])) AS h (id, epoch), job j
-WHERE o.id = h.id AND o.epoch = h.epoch AND o.state = 'CLAIMED' AND o.locked_until > now()
-  AND j.id = o.job_id
-RETURNING o.id, j.status AS job_status
+WITH asked AS MATERIALIZED (
+    SELECT * FROM unnest(CAST(:entry_ids AS bigint[]), CAST(:epochs AS integer[])) AS h (id, epoch)
+), free AS MATERIALIZED (
+    SELECT o.id FROM outbox o JOIN asked h ON h.id = o.id AND h.epoch = o.epoch
+    WHERE o.state = 'CLAIMED' AND o.locked_until > now()
+    ORDER BY o.id
+    FOR UPDATE OF o SKIP LOCKED
+), extended AS (
+    UPDATE outbox o
+    SET locked_until = now() + CAST(:lease_seconds AS double precision) * interval '1 second'
+    FROM free WHERE o.id = free.id
+)
+SELECT o.id, j.status AS job_status
+FROM outbox o JOIN asked h ON h.id = o.id AND h.epoch = o.epoch JOIN job j ON j.id = o.job_id
+WHERE o.state = 'CLAIMED' AND o.locked_until > now()
 """
 )
 
@@ -214,7 +225,10 @@ def let_go_of_entries(entry_ids: Sequence[int]) -> TextClause:
 def extend_leases(
     entry_ids: Sequence[int], epochs: Sequence[int], lease_seconds: float
 ) -> TextClause:
-    """Extend the live leases that these epochs hold: rows of (id, job_status), still held."""
+    """Extend the live leases that these epochs hold: rows of (id, job_status), still held.
+
+    It waits for nobody: a row that is locked, by a settle of the holder's own, stays as it is.
+    """
     return _EXTEND.bindparams(
         entry_ids=list(entry_ids), epochs=list(epochs), lease_seconds=lease_seconds
     )

@@ -241,3 +241,33 @@ async def test_a_settle_that_is_cancelled_for_its_length_is_tried_again(
     assert site.ledger.runs() == dict.fromkeys(range(6), 1)
     assert not await site.witness.charges(job_id)
     site.fleet.none_failed()
+
+
+async def test_leases_outlive_a_settle_that_has_to_wait(site: Site, database: Database) -> None:
+    """As when another consumer was frozen in the middle of its own settle of the same job."""
+    lease_seconds = 3
+    dispatcher = site.fleet.start("dispatcher")
+    consumer = site.fleet.start("consumer", HAULAGE_LEASE_SECONDS=lease_seconds)
+    await site.fleet.ready(dispatcher, consumer)
+    slow = {"number": 1, "work_ms": 2_500 * lease_seconds}
+    job_id = await site.submit([{"number": 0, "gated": True}, slow], chunk_size=1)
+
+    async def both_began() -> bool:
+        return len(site.ledger.marks("began")) == 2
+
+    async def both_ended() -> bool:
+        return len(site.ledger.marks("ended")) == 2
+
+    await eventually(both_began, timeout_seconds=PATIENCE_SECONDS)
+
+    async def hold(connection: AsyncConnection) -> None:
+        await connection.execute(text("SELECT id FROM job FOR UPDATE"))
+        site.ledger.open_gate()
+        await eventually(both_ended, timeout_seconds=PATIENCE_SECONDS)
+
+    await database.run(hold)
+    await site.completed(job_id)
+    assert not consumer.lines("lease.lost")
+    assert not await site.witness.charges(job_id)
+    assert site.ledger.runs() == {0: 1, 1: 1}
+    site.fleet.none_failed()

@@ -1,45 +1,16 @@
 """Claim and settle against a real Postgres: what is accepted, what follows, what is refused."""
 
 import asyncio
-from uuid import UUID
 
 import pytest
 
 from infra.database import Database
 from infra.queue.protocol import Claim
-from infra.settle import Settled, Settlement, settle
+from infra.settle import Settlement, settle
 from schema.outcome import Artifact, Backoff, Failed, Missing, Outcome, Refused, Skipped, Succeeded
-from schema.statements.claim import claim_by_id, claim_due, release_entries, take_over_lapsed
+from schema.statements.claim import claim_by_id, release_entries, take_over_lapsed
 from tests.platform import KIND, Platform
-
-
-async def claim_all(
-    database: Database, *, lease_seconds: float = 30, most: int = 100
-) -> list[Claim]:
-    rows = await database.fetch(claim_due("worker", lease_seconds, kinds=[KIND], most=most))
-    return [Claim.from_row(row) for row in rows]
-
-
-async def settle_as(database: Database, claim: Claim, *outcomes: Outcome) -> list[Settled]:
-    return await settle(
-        database,
-        "worker",
-        [
-            Settlement(claim, input_, outcome, 1)
-            for input_, outcome in zip(claim.inputs, outcomes, strict=False)
-        ],
-        backoffs={KIND: Backoff(0.0, 0.0)},
-        jitter=lambda: 0.5,
-    )
-
-
-async def lapse(platform: Platform, job_id: UUID) -> None:
-    """Let the leases of a job run out, by the database's own clock."""
-    await platform.rows(
-        "UPDATE outbox SET locked_until = now() - interval '1 second'"
-        " WHERE job_id = :id AND state = 'CLAIMED' RETURNING id",
-        id=job_id,
-    )
+from tests.steps import claim_all, lapse, settle_as
 
 
 async def test_job_inputs_and_entries_commit_together_or_not_at_all(platform: Platform) -> None:

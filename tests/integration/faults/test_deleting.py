@@ -19,8 +19,6 @@ from tests.platform import KIND, Platform, Recorder, eventually
 from tests.stubs.sqs import Call, FailEntries, Refuse, SqsStub
 
 
-
-
 async def settled(database: Database, claims: list[Claim]) -> None:
     lines = await settle(
         database,
@@ -144,11 +142,13 @@ async def test_a_message_is_never_hidden_past_twelve_hours_from_its_receipt(
     await station.deliver()
     claims = await queue.claim(10, asyncio.Event())
     calls: list[Call] = []
-    stub.faults.hook = lambda call: calls.append(call)
+    stub.faults.hook = calls.append
     with log_lines() as lines:
         await queue.extend(claims, 43_200)
     assert not named(lines, "message.not_hidden")
-    (asked,) = [entry["VisibilityTimeout"] for call in calls for entry in call.parameters["Entries"]]
+    (asked,) = [
+        entry["VisibilityTimeout"] for call in calls for entry in call.parameters["Entries"]
+    ]
     assert 43_000 < asked < 43_200
 
 
@@ -183,7 +183,7 @@ async def test_messages_that_wait_for_a_slot_stay_hidden_and_run_once(
     ) as station:
         job_id = await platform.submit(10, chunk_size=1)
         await station.deliver()
-        stub.faults.hook = lambda call: calls.append(call)
+        stub.faults.hook = calls.append
         async with station.dispatching(), station.consuming(recorder):
             await platform.until(job_id, "COMPLETED")
     assert sorted(ordinal for _, ordinal in recorder.ran) == list(range(10))

@@ -6,6 +6,7 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
 import pytest
+from starlette.requests import Request
 
 from consumer.assembly import assemble
 from consumer.work import Runner
@@ -55,7 +56,7 @@ async def watched_consumer(
 
 
 async def lives(health: Health) -> bool:
-    answer = await health.livez(None)  # type: ignore[arg-type] - the request is not looked at
+    answer = await health.livez(Request({"type": "http"}))
     return bool(json.loads(bytes(answer.body))["status"] == "alive")
 
 
@@ -120,9 +121,7 @@ async def test_a_consumer_whose_slots_are_all_busy_is_alive(
 async def test_a_receive_that_is_never_answered_is_given_up_and_repeated(
     stub: SqsStub, database: Database, database_url: str, platform: Platform
 ) -> None:
-    async with sqs_station(
-        stub, database, database_url, aws_read_timeout_seconds=1.5
-    ) as station:
+    async with sqs_station(stub, database, database_url, aws_read_timeout_seconds=1.5) as station:
         stub.faults.next("ReceiveMessage", BlackHole(), BlackHole(done=True))
         async with station.dispatching(), station.consuming(Recorder()):
             job_id = await platform.submit(3)
@@ -140,7 +139,12 @@ async def test_open_polls_leave_room_for_deletes(
 ) -> None:
     """As many polls as connections, each open for 20 s: deletes have connections of their own."""
     async with sqs_station(
-        stub, database, database_url, receivers=2, relay_concurrency=2, aws_connections=2,
+        stub,
+        database,
+        database_url,
+        receivers=2,
+        relay_concurrency=2,
+        aws_connections=2,
         receive_wait_seconds=20,
     ) as station:
         queue = stub.queue(queue_url(station))

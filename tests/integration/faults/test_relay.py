@@ -1,6 +1,7 @@
 """The relay between Postgres and SQS: late commits, crashes, stale locks, long backlogs."""
 
 import asyncio
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -55,11 +56,11 @@ async def test_a_crash_between_sending_and_writing_down_sends_again_and_runs_onc
 ) -> None:  # fmt: skip
     async with sqs_station(stub, database, database_url, relay_lock_seconds=1) as station:
         job_id = await platform.submit(4, chunk_size=2)
-        before = station.relay("crashing")
-        before._database = proxied
-        stub.faults.hook = lambda _call: postgres_proxy.reset_at(is_sync_after_execute(), Cut.BEFORE)
+        crashing = replace(station, database=proxied).relay("crashing")
+        at = is_sync_after_execute()
+        stub.faults.hook = lambda _call: postgres_proxy.reset_at(at, Cut.BEFORE)
         with pytest.raises(Unavailable):
-            await before.relay_once()
+            await crashing.relay_once()
         stub.faults.clear()
         assert waiting(stub, station) == 2
         assert {entry.state for entry in await platform.entries(job_id)} == {"PENDING"}

@@ -143,8 +143,8 @@ async def test_an_entry_that_keeps_failing_does_not_slow_down_the_others(
         return None
 
     stub.faults.hook = hook
-    slow = {"relay_backoff_base_seconds": 3_600.0, "relay_backoff_cap_seconds": 36_000.0}
-    relay, stop = station.relay(**slow), asyncio.Event()
+    relay = station.relay(relay_backoff_base_seconds=3_600.0, relay_backoff_cap_seconds=36_000.0)
+    stop = asyncio.Event()
     with log_lines() as lines:
         async with asyncio.TaskGroup() as group:
             group.create_task(relay.run(stop))
@@ -193,7 +193,7 @@ async def test_a_backoff_of_fifteen_hours_stays_in_the_database(
 ) -> None:
     """SQS delays for 900 s at most: no call may ask it for more, or for any delay at all."""
     calls: list[Call] = []
-    stub.faults.hook = lambda call: calls.append(call)
+    stub.faults.hook = calls.append
     capped = KINDS[KIND].backoff.cap_seconds
 
     def say(_claim: object, _input: object) -> Outcome:

@@ -37,7 +37,7 @@ async def test_a_message_that_an_open_poll_brings_after_the_signal_is_given_back
 async def test_what_waits_for_a_slot_when_the_signal_comes_is_visible_to_others_at_once(
     stub: SqsStub, database: Database, database_url: str, platform: Platform
 ) -> None:
-    """Ten in hand, one runs: nine entries are due again, and no message of theirs is left hidden."""
+    """Ten in hand, one runs: nine entries are due again, and none of their messages is hidden."""
     gate = asyncio.Event()
 
     async def wait(_claim: object, _input: object) -> Succeeded:
@@ -118,9 +118,7 @@ async def test_deletes_that_are_never_answered_do_not_hold_up_the_end(
     stub: SqsStub, database: Database, database_url: str, platform: Platform
 ) -> None:
     """Each try would be waited for ten minutes; the messages come back and find nothing to do."""
-    async with sqs_station(
-        stub, database, database_url, aws_read_timeout_seconds=600
-    ) as station:
+    async with sqs_station(stub, database, database_url, aws_read_timeout_seconds=600) as station:
         stub.faults.always("DeleteMessageBatch", BlackHole())
         job_id = await platform.submit(2)
         await station.deliver()
