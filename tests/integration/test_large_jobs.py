@@ -47,7 +47,7 @@ async def test_a_large_job_is_controlled_at_once_and_swept_in_bounded_batches(
             if not moved:
                 break
         seconds = time.monotonic() - began
-        print(  # noqa: T201 - figures for whoever asks with -s
+        print(
             f"{statement.__name__}: answer {answered_ms:.1f} ms, {batches} batches in"
             f" {seconds:.1f} s, slowest {slowest * 1000:.0f} ms"
         )
