@@ -68,7 +68,7 @@ class Lease:
 
     @property
     def is_at_work(self) -> bool:
-        """Say whether anything of the claim runs or waits for a slot; else its commit is awaited."""
+        """Say whether anything of the claim runs or waits for a slot; else it awaits its commit."""
         return bool(self.running) or self.remaining > self.unsettled
 
     @contextmanager
@@ -137,12 +137,22 @@ class Leases:
         """Extend the leases three times per lease time, and at each control change."""
         while True:
             try:
-                async with asyncio.timeout(self._lease_seconds / 3):
+                async with asyncio.timeout(self._pause_seconds()):
                     await self._control.wait()
             except TimeoutError:
                 pass
             self._control.clear()
             await self.extend_once()
+
+    def _pause_seconds(self) -> float:
+        """Give the time to the next extension, or to the end of a lease if that is sooner."""
+        now = self._clock()
+        ends = [
+            lease.expires_at - now
+            for lease in self._held.values()
+            if lease.is_at_work and lease.expires_at > now
+        ]
+        return min([self._lease_seconds / 3, *ends])
 
     async def extend_once(self) -> None:
         """Extend every lease in hand; stop the work of those that are lost.
@@ -150,10 +160,11 @@ class Leases:
         A paused job starts nothing further. A lease of a job that has ended is as good as lost:
         the sweeper is about to take the entry.
         """
-        leases = list(self._held.values())
+        asked_at = self._clock()
+        self._lose([lease for lease in self._held.values() if lease.expires_at <= asked_at])
+        leases = [lease for lease in self._held.values() if lease.expires_at > asked_at]
         if not leases:
             return
-        asked_at = self._clock()
         try:
             async with asyncio.timeout(self._patience_seconds(leases, asked_at)):
                 rows = await self._database.fetch(

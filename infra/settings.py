@@ -49,7 +49,7 @@ class Settings(BaseModel):
     database_pool_timeout_seconds: float = Field(default=10, gt=0)
     database_connect_timeout_seconds: float = Field(default=5, gt=0)
     statement_timeout_seconds: float = Field(default=30, gt=0)
-    idle_in_transaction_timeout_seconds: float = Field(default=30, gt=0)
+    idle_in_transaction_timeout_seconds: float = Field(default=10, gt=0)
     database_pooler: Literal["none", "transaction"] = "none"
     notify: bool = Field(default=True, description="Wake sleepers after a commit")
 

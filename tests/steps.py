@@ -1,6 +1,8 @@
 """Single steps of the platform, for tests that interleave them by hand."""
 
-from collections.abc import AsyncIterator, Callable
+import asyncio
+import random
+from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from typing import Any
 from uuid import UUID
@@ -65,6 +67,13 @@ async def sweep(database: Database) -> None:
     one = sweeper(database)
     while await one.once():
         pass
+
+
+async def at_once(seed: int, *steps: Awaitable[object]) -> None:
+    """Run steps side by side, begun in an order that the seed decides."""
+    order = list(steps)
+    random.Random(seed).shuffle(order)
+    await asyncio.gather(*order)
 
 
 async def kill(platform: Platform, job_id: UUID) -> None:

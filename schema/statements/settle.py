@@ -66,7 +66,7 @@ WITH outcome AS MATERIALIZED (
 ), locked_job AS MATERIALIZED (
     SELECT * FROM job WHERE id IN (SELECT job_id FROM per_job) ORDER BY id FOR NO KEY UPDATE
 ), counted AS MATERIALIZED (
-    SELECT l.id, l.status AS was, l.succeeded + d.succeeded AS succeeded,
+    SELECT l.id, l.status AS was, l.finished_at, l.succeeded + d.succeeded AS succeeded,
            l.skipped + d.skipped AS skipped, l.not_found + d.not_found AS not_found,
            l.dlq + d.dlq AS dlq, l.cancelled + d.cancelled AS cancelled,
            l.expired + d.expired AS expired,
@@ -86,7 +86,7 @@ WITH outcome AS MATERIALIZED (
     SET succeeded = o.succeeded, skipped = o.skipped, not_found = o.not_found, dlq = o.dlq,
         cancelled = o.cancelled, expired = o.expired, files_generated = o.files_generated,
         files_reused = o.files_reused, error_message = o.error_message, status = o.status,
-        finished_at = CASE WHEN o.status <> o.was THEN clock_timestamp() ELSE j.finished_at END,
+        finished_at = CASE WHEN o.status <> o.was THEN clock_timestamp() ELSE o.finished_at END,
         sweeping = j.sweeping OR (o.status <> o.was AND o.has_rest),
         control_version = j.control_version + (o.status <> o.was AND o.has_rest)::integer
     FROM judged o WHERE j.id = o.id
@@ -175,6 +175,7 @@ FROM unnest(CAST(:job_ids AS uuid[]), CAST(:ordinals AS integer[]),
      AS d (job_id, ordinal, attempts, error_class, error_message, fingerprint)
 JOIN job j ON j.id = d.job_id
 JOIN owner w ON w.id = j.owner_id
+ORDER BY d.job_id, d.ordinal
 """
 )
 

@@ -17,6 +17,7 @@ from infra.database import Database, sqlalchemy_url
 from infra.migrate import LOCK_TIMEOUT_SECONDS, check_at_head, head, migrate
 from localstack.postgres import Cluster
 from schema.errors import Unavailable
+from schema.ids import uuid7
 from schema.tables import metadata
 from tests.databases import execute
 from tests.platform import Platform, settings_for
@@ -48,6 +49,30 @@ async def test_migrating_again_changes_nothing_and_keeps_the_data(
     job_id = await platform.submit(3)
     await migrate(database_url)
     assert (await platform.job(job_id)).total == 3
+
+
+async def test_a_database_with_data_is_brought_from_the_first_schema_to_the_newest(
+    empty_database_url: str,
+) -> None:
+    await migrate(empty_database_url, revision="0001")
+    async with Database.from_settings(settings_for(empty_database_url), name="t") as database:
+        platform = Platform(database)
+        await platform.prepare()
+        job_id = uuid7()
+        await platform.rows(
+            "INSERT INTO job (id, key, owner_id, kind, status, max_attempts, request_date, total,"
+            " correlation_id) VALUES (:id, 'J20260101_000001', :owner, 'probe', 'RUNNING', 3,"
+            " current_date, 1, 'c') RETURNING id",
+            id=job_id,
+            owner=platform.owner_id,
+        )
+        await migrate(empty_database_url)
+        job = await platform.job(job_id)
+    assert (job.tolerated, job.forgiven, job.sweeping, job.control_version) == (0, 0, False, 0)
+    engine = create_async_engine(sqlalchemy_url(empty_database_url))
+    async with engine.connect() as connection:
+        assert await connection.run_sync(differences) == []
+    await engine.dispose()
 
 
 async def test_two_migrations_at_once_are_one(empty_database_url: str) -> None:

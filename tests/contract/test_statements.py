@@ -14,8 +14,18 @@ from sqlalchemy.sql.elements import TextClause
 import schema.statements
 from infra.database import Database
 from schema.statements.claim import claim_by_id, claim_due, next_due, take_over_lapsed
+from schema.statements.control import (
+    clear_sweeping,
+    end_entries,
+    expire_jobs,
+    find_sweeping_jobs,
+    move_entries,
+)
 from schema.statements.relay import lock_due, requeue_overdue
+from schema.statements.retention import mark_prunable_jobs, prune_marked_jobs
 from tests.platform import KIND, Platform
+
+NOBODY = UUID(int=0)
 
 
 def all_texts() -> dict[str, TextClause]:
@@ -100,7 +110,8 @@ def scans(nodes: list[dict[str, Any]], table: str) -> set[str]:
     return {
         node.get("Index Name", node["Node Type"])
         for node in nodes
-        if node.get("Relation Name") == table and node["Node Type"] != "ModifyTable"
+        if (node.get("Relation Name") == table and node["Node Type"] != "ModifyTable")
+        or (node["Node Type"] == "Bitmap Index Scan" and node["Index Name"].startswith(table))
     }
 
 
@@ -113,9 +124,23 @@ def scans(nodes: list[dict[str, Any]], table: str) -> set[str]:
         (take_over_lapsed("r", 30, most=10), "outbox", {"outbox_lease"}),
         (requeue_overdue(900, most=100), "outbox", {"outbox_sent"}),
         (claim_by_id("w", 30, [1, 2, 3]), "outbox", {"outbox_pkey"}),
+        (lock_due("t", 30, types=["event"], most=100), "outbox", {"outbox_event"}),
+        (next_due(["event"]), "outbox", {"outbox_event"}),
+        (move_entries(NOBODY, most=100), "outbox", {"outbox_job"}),
+        (end_entries(NOBODY, most=100), "outbox", {"outbox_job"}),
+        (end_entries(NOBODY, most=100), "input", {"input_pkey"}),
+        (clear_sweeping(NOBODY, 1), "outbox", {"outbox_job"}),
+        (expire_jobs(most=100), "job", {"job_expiring", "job_active"}),
+        (find_sweeping_jobs(after=NOBODY, most=10), "job", {"job_sweeping"}),
+        (mark_prunable_jobs(30, most=100), "outbox", {"outbox_job"}),
+        (prune_marked_jobs(most_jobs=10, most_inputs=100), "input", {"input_pkey"}),
     ],
-    ids=["claim_due", "lock_due", "next_due", "take_over_lapsed", "requeue_overdue", "claim_by_id"],
-)
+    ids=[
+        "claim_due", "lock_due", "next_due", "take_over_lapsed", "requeue_overdue", "claim_by_id",
+        "lock_events", "next_event", "move_entries", "end_entries", "end_inputs", "clear_sweeping",
+        "expire_jobs", "find_sweeping_jobs", "mark_prunable_jobs", "prune_marked_jobs",
+    ],
+)  # fmt: skip
 async def test_the_hot_statement_finds_its_entries_through_an_index(
     grown: list[UUID], database: Database, statement: TextClause, table: str, indexes: set[str]
 ) -> None:
