@@ -24,6 +24,7 @@ if TYPE_CHECKING:
 log: structlog.stdlib.BoundLogger = structlog.get_logger(__name__)
 
 _QUERY_CANCELED = "57014"
+_DATA_EXCEPTIONS = "22"  # the class of what a value itself is to blame for
 _CLIENT_CLOSED_REQUEST = 499
 _SECURITY_HEADERS = {
     "x-content-type-options": "nosniff",
@@ -92,6 +93,16 @@ def _problem(error: Exception) -> Problem:
     if isinstance(error, sa_exc.DBAPIError) and sqlstate(error) == _QUERY_CANCELED:
         log.warning("http.statement_timeout", error=str(error.orig))
         return unavailable("the database did not answer in time")
+    if isinstance(error, sa_exc.DBAPIError) and (sqlstate(error) or "").startswith(
+        _DATA_EXCEPTIONS
+    ):
+        # The checks let a value pass that cannot be kept: still no fault of this process.
+        log.warning("http.unstorable", error=str(error.orig))
+        return Problem(
+            HTTPStatus.UNPROCESSABLE_ENTITY,
+            "invalid-request",
+            "a value of the request cannot be stored",
+        )
     log.error("http.unexpected", exc_info=error)
     return Problem(
         HTTPStatus.INTERNAL_SERVER_ERROR,

@@ -27,6 +27,9 @@ _UNUSUAL = re.compile(r"\\u(?:0000|[dD][89a-fA-F])")
 _UNSTORABLE = re.compile(r"[\x00\ud800-\udfff]")
 _INT8 = range(-(2**63), 2**63)
 _INT8_DIGITS = 20
+# Postgres keeps up to 16,383 digits behind the point, which 1e-16384 asks for in nine characters.
+_NUMBER_CHARACTERS = 1_000
+_EXPONENTS = range(-400, 401)
 _CONTAINERS = frozenset({dict, list})
 
 
@@ -63,9 +66,16 @@ def _integer(digits: str) -> int | _Unstorable:
 
 
 def _float(text: str) -> float | _Unstorable:
+    if len(text) > _NUMBER_CHARACTERS:
+        return _Unstorable(f"is a number of more than {_NUMBER_CHARACTERS} characters")
     number = float(text)
     if number in (float("inf"), float("-inf")):
         return _Unstorable("is a number too large to keep")
+    digits, _, exponent = text.lower().partition("e")
+    if number == 0 and digits.strip("-0."):
+        return _Unstorable("is a number too small to keep")
+    if exponent and int(exponent) not in _EXPONENTS:
+        return _Unstorable(f"has an exponent beyond {_EXPONENTS[-1]}")
     return number
 
 

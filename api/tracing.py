@@ -20,11 +20,10 @@ _STATE_MEMBER = re.compile(
 )
 _STATE_MEMBERS = 32
 _STATE_CHARACTERS = 512
-_NAME = r"[!#$%&'*+\-.^_`|~0-9A-Za-z]+"
-_VALUE = r"[\x21\x23-\x2b\x2d-\x3a\x3c-\x5b\x5d-\x7e]*"
-_BAGGAGE_MEMBER = re.compile(
-    rf"{_NAME}[ \t]*=[ \t]*{_VALUE}(?:[ \t]*;[ \t]*{_NAME}(?:[ \t]*=[ \t]*{_VALUE})?)*"
-)
+# Each is a repeated class and no more: one pattern for a whole member, with optional white space
+# around optional parts, can be matched in exponentially many ways.
+_BAGGAGE_NAME = re.compile(r"[!#$%&'*+\-.^_`|~0-9A-Za-z]+")
+_BAGGAGE_VALUE = re.compile(r"[\x21\x23-\x2b\x2d-\x3a\x3c-\x5b\x5d-\x7e]*")
 _BAGGAGE_MEMBERS = 64
 _BAGGAGE_BYTES = 8_192
 
@@ -86,13 +85,29 @@ def read_tracestate(header: str) -> str | None:
 
 def read_baggage(header: str) -> str | None:
     """Give the well-formed members of the baggage, at most 64 and 8,192 bytes of them."""
+    if len(header) > _BAGGAGE_BYTES:
+        # What stands beyond the limit is not looked at, nor the member that crosses it.
+        header = header[: _BAGGAGE_BYTES + 1].rpartition(",")[0]
     kept: list[str] = []
     size = -1
     for member in (part.strip(" \t") for part in header.split(",")):
-        if not _BAGGAGE_MEMBER.fullmatch(member):
+        if not _is_baggage_member(member):
             continue
         size += len(member) + 1
         if len(kept) == _BAGGAGE_MEMBERS or size > _BAGGAGE_BYTES:
             break
         kept.append(member)
     return ",".join(kept) or None
+
+
+def _is_baggage_member(member: str) -> bool:
+    """Say whether this is ``name=value``, then ``;name`` or ``;name=value`` any number of times."""
+    for position, part in enumerate(member.split(";")):
+        name, equals, value = part.partition("=")
+        if position == 0 and not equals:
+            return False
+        if not _BAGGAGE_NAME.fullmatch(name.strip(" \t")):
+            return False
+        if not _BAGGAGE_VALUE.fullmatch(value.strip(" \t")):
+            return False
+    return True

@@ -22,7 +22,7 @@ def job_document(row: Row[Any], *, kind: Kind | None, base: str) -> dict[str, An
     # The counters and the leases are of one snapshot; the guard is for repairs under way.
     pending = max(0, row.total - ended - row.running)
     content = None
-    if row.bodies is not None:
+    if row.bodies is not None and row.pruned_at is None:
         content = _data_content(row, kind)
     document: dict[str, Any] = {
         "jobId": row.key,
@@ -38,8 +38,11 @@ def job_document(row: Row[Any], *, kind: Kind | None, base: str) -> dict[str, An
         "dataContent": content,
     }
     if content is None:
+        reason = f"{row.total} inputs are too many for one answer: read them page by page"
+        if row.pruned_at is not None:
+            reason = "the inputs are removed: the time for which they are kept is over"
         document["dataContentOmitted"] = {
-            "reason": f"{row.total} inputs are too many for one answer: read them page by page",
+            "reason": reason,
             "href": f"{address}/inputs",
         }
     document |= {

@@ -68,7 +68,7 @@ class Lease:
 
     @property
     def is_at_work(self) -> bool:
-        """Say whether anything of the claim runs or waits for a slot; else it awaits its commit."""
+        """Say whether anything of the claim runs or waits for a slot."""
         return bool(self.running) or self.remaining > self.unsettled
 
     @contextmanager

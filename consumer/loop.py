@@ -72,7 +72,7 @@ class Consumer:
                 await stop.wait()
                 self._intake.close()
                 deadline = asyncio.get_running_loop().call_later(
-                    self._drain_seconds, self._leases.interrupt_all
+                    self._drain_seconds, self._cut_short
                 )
             deadline.cancel()
             for task in background:
@@ -80,6 +80,11 @@ class Consumer:
             self._acknowledger.close()
             await asyncio.wait([deleting], timeout=_LAST_DELETES_SECONDS)
             deleting.cancel()
+
+    def _cut_short(self) -> None:
+        """End the drain: what runs is interrupted, what waits for a commit is tried once more."""
+        self._leases.interrupt_all()
+        self._settler.give_up()
 
     async def _receive(self, work: asyncio.TaskGroup, stop: asyncio.Event) -> None:
         """Claim whenever there is room; an error never ends it, only slows it down."""

@@ -10,11 +10,14 @@ import random
 from typing import TYPE_CHECKING
 
 import structlog
+from asyncpg import DataError
+from sqlalchemy.exc import DBAPIError
 
-from infra.retry import jittered
+from infra.retry import jittered, sqlstate
 from infra.settle import Settled, Settlement, settle
 from schema.errors import Unavailable
 from schema.lifecycle import InputStatus
+from schema.outcome import Refused
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -48,6 +51,7 @@ class Settler:
         self._events = events
         self._waiting: list[tuple[Lease, Settlement]] = []
         self._wanted = asyncio.Event()
+        self._given_up = False
         self._room = asyncio.Event()
         self._room.set()
 
@@ -76,6 +80,7 @@ class Settler:
                 await self._commit(batch)
 
     async def _commit(self, batch: Sequence[tuple[Lease, Settlement]]) -> None:
+        """Commit a batch; one outcome that cannot be recorded does not hold up the others."""
         failures = 0
         while True:
             try:
@@ -88,7 +93,15 @@ class Settler:
                     events=self._events,
                 )
                 break
-            except Unavailable as error:
+            except Exception as error:
+                if _is_unrecordable(error):
+                    await self._part(batch, error)
+                    return
+                if not isinstance(error, Unavailable):
+                    log.exception("settle.failed", inputs=len(batch))
+                if self._given_up:
+                    self._lose(batch)
+                    return
                 failures += 1
                 pause = jittered(
                     failures, base_seconds=_AWAY_BASE_SECONDS, cap_seconds=_AWAY_CAP_SECONDS
@@ -99,6 +112,51 @@ class Settler:
         for (lease, _), line in zip(batch, lines, strict=True):
             _tell(line)
             lease.note_settled(accepted=line.accepted)
+
+    def give_up(self) -> None:
+        """Try what waits once more, and no longer: the drain is over."""
+        self._given_up = True
+
+    def _lose(self, batch: Sequence[tuple[Lease, Settlement]]) -> None:
+        log.error(
+            "settle.given_up",
+            inputs=len(batch),
+            remedy="their leases end by themselves; each costs its input one attempt",
+        )
+        for lease, _ in batch:
+            lease.note_settled(accepted=False)
+
+    async def _part(self, batch: Sequence[tuple[Lease, Settlement]], error: Exception) -> None:
+        """Halve a batch until the outcome that cannot be recorded stands alone, and refuse it."""
+        if len(batch) > 1:
+            middle = len(batch) // 2
+            await self._commit(batch[:middle])
+            await self._commit(batch[middle:])
+            return
+        ((lease, settlement),) = batch
+        log.error(
+            "settle.unrecordable",
+            job=settlement.claim.job_key,
+            ordinal=settlement.input.ordinal,
+            kind=settlement.claim.kind,
+            error=str(error)[:1_000],
+            correlation_id=settlement.claim.trace.correlation_id,
+        )
+        reason = f"the outcome cannot be recorded: {type(error).__name__}"
+        if isinstance(settlement.outcome, Refused) and settlement.outcome.message == reason:
+            lease.note_settled(accepted=False)
+            return
+        refused = settlement._replace(outcome=Refused("BadOutcome", reason))
+        await self._commit([(lease, refused)])
+
+
+def _is_unrecordable(error: Exception) -> bool:
+    """Say whether what was to be written is at fault: of a type, a form or a size not to be had."""
+    state = sqlstate(error) or ""
+    return isinstance(error, TypeError | ValueError | OverflowError) or (
+        isinstance(error, DBAPIError)
+        and (state.startswith(("22", "23", "54")) or isinstance(error.orig, DataError | TypeError))
+    )
 
 
 def _tell(line: Settled) -> None:

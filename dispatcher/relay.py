@@ -18,7 +18,7 @@ import structlog
 
 from infra.queue.sending import Outgoing, SendReport, Unsent
 from infra.retry import jittered, sleep_unless
-from schema.errors import Fault, Unavailable
+from schema.errors import HaulageError, Refusal, Unavailable
 from schema.lifecycle import EntryType
 from schema.message import Message, Trace
 from schema.statements import relay as statements
@@ -150,7 +150,9 @@ class Relay:
             async with slots:
                 try:
                     return await sender.send(batch)
-                except Fault as error:
+                except Refusal as error:
+                    return await sender.send_apart(batch, str(error))
+                except HaulageError as error:
                     reason = str(error)
                     return SendReport(
                         [],

@@ -13,6 +13,7 @@ from dataclasses import asdict, dataclass, fields
 from typing import TYPE_CHECKING, Any
 
 from schema.outcome import Artifact, Failed, Missing, Refused, Skipped, Succeeded
+from schema.storable import storable
 
 if TYPE_CHECKING:
     import asyncio
@@ -122,6 +123,6 @@ def outcome_in(said: Mapping[str, Any]) -> Outcome:
         given = dict(said["fields"])
         if given.get("artifact") is not None:
             given["artifact"] = Artifact(**given["artifact"])
-        return _OUTCOMES[said["outcome"]](**given)
+        return storable(_OUTCOMES[said["outcome"]](**given))
     except (KeyError, TypeError, ValueError) as error:
         raise Garbled("no outcome") from error

@@ -45,6 +45,7 @@ class Line:
 
 def read_line(written: bytes) -> Line:
     """Read a line of a child: an event of its log, or text."""
+    said: dict[str, Any] = {}
     try:
         said = json.loads(written)
         level, event = said.pop("level"), said.pop("event")

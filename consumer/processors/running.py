@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import structlog
 from pydantic import TypeAdapter, ValidationError
 
 from consumer.processors.protocol import Work
 from consumer.processors.verdicts import is_expected, outcome_of
-from schema.outcome import Failed, Missing, Outcome, Refused, Skipped, Succeeded
+from schema.storable import BadOutcome, storable
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -19,11 +19,9 @@ if TYPE_CHECKING:
     from consumer.processors.protocol import BatchProcessor, Processor
     from infra.queue.protocol import Claim, ClaimedInput
     from schema.kinds import Kind
+    from schema.outcome import Outcome
 
 log: structlog.stdlib.BoundLogger = structlog.get_logger(__name__)
-
-# What a processor may return; that a worker vanished is for the reaper to say.
-_OUTCOMES = (Succeeded, Skipped, Missing, Refused, Failed)
 
 
 class OneByOne:
@@ -41,7 +39,7 @@ class OneByOne:
 
     async def _run(self, claim: Claim, input_: ClaimedInput) -> Outcome:
         try:
-            return _checked(await self._processor.process(self._reader.work(claim, input_)))
+            return storable(await self._processor.process(self._reader.work(claim, input_)))
         except Exception as error:  # noqa: BLE001 - becomes the outcome, and is logged if unexpected
             return _told(error, claim, [input_])
 
@@ -63,14 +61,15 @@ class Together:
         if works is not None:
             return await self._run(claim, inputs, works)
         outcomes: dict[int, Outcome] = {}
-        works = []
+        works, readable = [], []
         for input_ in inputs:
             try:
                 works.append(self._reader.work(claim, input_))
+                readable.append(input_)
             except Exception as error:  # noqa: BLE001 - becomes the outcome
                 outcomes[input_.ordinal] = _told(error, claim, [input_])
         if works:
-            given = await self._run(claim, inputs, works)
+            given = await self._run(claim, readable, works)
             outcomes |= {work.ordinal: one for work, one in zip(works, given, strict=True)}
         return [outcomes[input_.ordinal] for input_ in inputs]
 
@@ -78,11 +77,11 @@ class Together:
         self, claim: Claim, inputs: Sequence[ClaimedInput], works: Sequence[Work]
     ) -> list[Outcome]:
         try:
-            outcomes = [_checked(one) for one in await self._processor.process_many(works)]
-            _check_number(outcomes, works)
+            said = await self._processor.process_many(works)
+            _check_number(said, works)
         except Exception as error:  # noqa: BLE001 - becomes the outcome, and is logged if unexpected
             return [_told(error, claim, inputs)] * len(works)
-        return outcomes
+        return [_storable(one, claim, input_) for one, input_ in zip(said, inputs, strict=True)]
 
 
 class _Reader:
@@ -132,11 +131,12 @@ def _work(claim: Claim, input_: ClaimedInput, body: BaseModel, options: BaseMode
     )
 
 
-def _checked(outcome: Any) -> Outcome:  # noqa: ANN401 - a plug-in may return anything
-    if isinstance(outcome, _OUTCOMES):
-        return outcome
-    reason = f"the processor returned {type(outcome).__name__}, which is no outcome"
-    raise TypeError(reason)
+def _storable(said: Outcome, claim: Claim, input_: ClaimedInput) -> Outcome:
+    """Give what can be recorded of what was said of one input of many."""
+    try:
+        return storable(said)
+    except BadOutcome as error:
+        return _told(error, claim, [input_])
 
 
 def _check_number(outcomes: Sequence[Outcome], works: Sequence[Work]) -> None:

@@ -85,7 +85,13 @@ class SqsQueue:
             return ()
         try:
             rows = await self._database.fetch(
-                claim_by_id(self._worker, self._lease_seconds, list(deliveries))
+                claim_by_id(
+                    self._worker,
+                    self._lease_seconds,
+                    list(deliveries),
+                    job_ids=[delivery.message.job_id for delivery in deliveries.values()],
+                    kinds=list(self._kinds),
+                )
             )
         except HaulageError:
             # What was claimed all the same lapses; the messages come back at once.

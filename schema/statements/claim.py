@@ -8,6 +8,7 @@ import sqlalchemy as sa
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
+    from uuid import UUID
 
     from sqlalchemy.sql.elements import TextClause
 
@@ -69,7 +70,10 @@ WITH target AS MATERIALIZED (
     SELECT o.id, extract(epoch FROM now() - o.available_at) * 1000 AS waited_ms,
            o.locked_by AS previous_worker
     FROM outbox o JOIN job j ON j.id = o.job_id
-    WHERE o.id = ANY(CAST(:entry_ids AS bigint[])) AND o.state IN ('PENDING', 'SENT')
+    WHERE o.id = ANY(CAST(:entry_ids AS bigint[]))
+      AND (CAST(:job_ids AS uuid[]) IS NULL OR o.job_id = ANY(CAST(:job_ids AS uuid[])))
+      AND (CAST(:kinds AS text[]) IS NULL OR o.kind = ANY(CAST(:kinds AS text[])))
+      AND o.state IN ('PENDING', 'SENT')
       AND o.type = 'inputs' AND o.available_at <= now() AND j.status IN ('SUBMITTED', 'RUNNING')
       AND (j.expires_at IS NULL OR j.expires_at > now())
     ORDER BY o.id
@@ -204,9 +208,26 @@ def claim_due(worker: str, lease_seconds: float, *, kinds: Sequence[str], most: 
     return _DUE.bindparams(worker=worker, lease_seconds=lease_seconds, kinds=list(kinds), most=most)
 
 
-def claim_by_id(worker: str, lease_seconds: float, entry_ids: Sequence[int]) -> TextClause:
-    """Claim those of the named entries that are free, due and of an active job."""
-    return _BY_ID.bindparams(worker=worker, lease_seconds=lease_seconds, entry_ids=list(entry_ids))
+def claim_by_id(
+    worker: str,
+    lease_seconds: float,
+    entry_ids: Sequence[int],
+    *,
+    job_ids: Sequence[UUID] | None = None,
+    kinds: Sequence[str] | None = None,
+) -> TextClause:
+    """Claim those of the named entries that are free, due and of an active job.
+
+    ``job_ids`` and ``kinds`` say of which jobs and kinds they must be: after a database was
+    restored, a message may name an entry that is another one now.
+    """
+    return _BY_ID.bindparams(
+        worker=worker,
+        lease_seconds=lease_seconds,
+        entry_ids=list(entry_ids),
+        job_ids=None if job_ids is None else list(job_ids),
+        kinds=None if kinds is None else list(kinds),
+    )
 
 
 def take_over_lapsed(worker: str, lease_seconds: float, *, most: int) -> TextClause:

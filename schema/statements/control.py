@@ -121,8 +121,8 @@ WITH swept AS MATERIALIZED (
     WHERE id = CAST(:job_id AS uuid) AND sweeping AND status IN ('SUBMITTED', 'RUNNING', 'PAUSED')
     FOR NO KEY UPDATE
 ), free AS MATERIALIZED (
-    SELECT o.id, s.state FROM outbox o JOIN swept s ON s.id = o.job_id
-    WHERE o.type = 'inputs' AND o.state = ANY(s.misplaced)
+    SELECT o.id, s.state FROM outbox o CROSS JOIN swept s
+    WHERE o.job_id = CAST(:job_id AS uuid) AND o.type = 'inputs' AND o.state = ANY(s.misplaced)
     ORDER BY o.first_ordinal
     LIMIT CAST(:most AS integer)
     FOR UPDATE OF o SKIP LOCKED
@@ -152,17 +152,26 @@ WITH swept AS MATERIALIZED (
       AND status IN ('CANCELLED', 'EXPIRED', 'FAILED')
 ), free AS MATERIALIZED (
     SELECT o.id, o.job_id, o.first_ordinal, o.last_ordinal, o.state FROM outbox o
-    WHERE o.job_id IN (SELECT id FROM swept) AND o.type = 'inputs'
+    WHERE o.job_id = CAST(:job_id AS uuid) AND o.type = 'inputs' AND EXISTS (SELECT FROM swept)
     ORDER BY o.first_ordinal
     LIMIT CAST(:most AS integer)
     FOR UPDATE OF o SKIP LOCKED
+), named AS MATERIALIZED (
+    SELECT f.job_id, n.ordinal, f.id AS entry_id
+    FROM free f CROSS JOIN LATERAL (
+        -- Apart, so that the key's range is read, whatever the planner thinks of its width.
+        SELECT i.ordinal FROM input i
+        WHERE i.job_id = f.job_id AND i.ordinal BETWEEN f.first_ordinal AND f.last_ordinal
+          AND i.entry_id = f.id
+        OFFSET 0
+    ) n
 ), ended AS (
     UPDATE input i
     SET status = s.status, entry_id = NULL, settled_at = now(), error_class = s.error_class,
         error_message = s.error_message
-    FROM free f JOIN swept s ON s.id = f.job_id
-    WHERE i.job_id = f.job_id AND i.ordinal BETWEEN f.first_ordinal AND f.last_ordinal
-      AND i.entry_id = f.id AND i.status IN ('PENDING', 'RETRY_WAIT')
+    FROM named n JOIN swept s ON s.id = n.job_id
+    WHERE i.job_id = n.job_id AND i.ordinal = n.ordinal AND i.entry_id = n.entry_id
+      AND i.status IN ('PENDING', 'RETRY_WAIT')
     RETURNING i.status
 ), gone AS (
     DELETE FROM outbox o USING free f WHERE o.id = f.id

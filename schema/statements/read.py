@@ -23,8 +23,9 @@ _JOB = sa.text(
     """
 SELECT j.id, j.key, o.name AS owner, j.kind, j.status, j.priority, j.max_attempts, j.fail_fast,
        j.tolerated, j.metadata::text AS metadata, j.requested_at, j.scheduled_for, j.expires_at,
-       j.started_at, j.finished_at, j.total, j.succeeded, j.skipped, j.not_found, j.dlq, j.cancelled, j.expired,
-       j.files_generated, j.files_reused, j.error_message, j.correlation_id,
+       j.started_at, j.finished_at, j.pruned_at, j.total, j.succeeded, j.skipped, j.not_found,
+       j.dlq, j.cancelled, j.expired, j.files_generated, j.files_reused, j.error_message,
+       j.correlation_id,
        (SELECT coalesce(sum(e.unfinished), 0)::integer FROM outbox e
         WHERE e.job_id = j.id AND e.type = 'inputs' AND e.state = 'CLAIMED'
           AND e.locked_until > now()) AS running,

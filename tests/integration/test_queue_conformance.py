@@ -129,7 +129,8 @@ async def test_work_that_ended_during_the_drain_is_committed_and_the_rest_given_
             gate.set()
         assert (await platform.statuses(job_id)) == {"SUCCEEDED": 3, "PENDING": 7}
         entries = await platform.rows("SELECT locked_by FROM outbox")
-        assert [entry.locked_by for entry in entries] in ([None], [])
+        # The dispatcher may be sending it again this very moment.
+        assert "worker" not in {entry.locked_by for entry in entries}
         attempts = await platform.rows(
             "SELECT sum(attempts) AS n FROM input WHERE status <> 'SUCCEEDED'"
         )

@@ -225,3 +225,6 @@ async def test_the_inputs_of_a_pruned_job_are_gone(client: httpx.AsyncClient, wo
     response = await client.post(f"/jobs/{job}/reprocess")
     assert response.status_code == 409
     assert "removed" in response.json()["detail"]
+    document = (await client.get(f"/jobs/{job}")).json()
+    assert (document["status"], document["dataContent"]) == ("FAILED", None)
+    assert "removed" in document["dataContentOmitted"]["reason"]

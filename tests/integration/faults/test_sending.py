@@ -239,7 +239,7 @@ async def test_a_thousand_sends_use_a_handful_of_connections(
         for start in range(0, 1_000, 20):
             await asyncio.gather(*(ours.send([outgoing(start + n)]) for n in range(20)))
         assert stub.calls["SendMessageBatch"] == 1_000
-        assert sqs_proxy.accepted <= 5
+        assert sqs_proxy.accepted <= 20, "five at a time; an idle one may be closed and replaced"
 
 
 async def test_no_transaction_is_open_while_sqs_keeps_the_relay_waiting(

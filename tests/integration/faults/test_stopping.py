@@ -52,6 +52,7 @@ async def test_what_waits_for_a_slot_when_the_signal_comes_is_visible_to_others_
         job_id = await platform.submit(10, chunk_size=1)
         await station.deliver()
         async with station.consuming(recorder) as stop:
+            await recorder.started.wait()
             await eventually(lambda: _all_claimed(platform))
             stop.set()
             gate.set()

@@ -140,3 +140,26 @@ def test_windows_join_without_a_seam() -> None:
         if source.take(",", "]") == "]":
             break
     assert found == values
+
+
+@pytest.mark.parametrize(
+    "number",
+    [
+        "1e-20000",
+        "1.5e-16384",
+        "1E-17000",
+        "-1e-401",
+        "0e-20000",
+        "0E+20000",
+        "0." + "0" * 900 + "1",
+        "1." + "0" * 2_000,
+    ],
+)
+def test_a_number_that_postgres_could_not_keep_is_refused_at_its_place(number: str) -> None:
+    _, bad = read(f'{{"a":[{number}]}}')
+    assert [pointer for pointer, _ in bad] == ["/x/a/0"]
+
+
+@pytest.mark.parametrize("number", ["0.0", "-0.0", "0e0", "0E-400", "1e308", "5e-324", "1.50e+3"])
+def test_a_number_that_postgres_keeps_is_read(number: str) -> None:
+    assert read(number) == (float(number), [])

@@ -109,3 +109,9 @@ def test_an_unfit_correlation_id_is_replaced(given_ids: list[str]) -> None:
     trace = read_trace(headers(*(("x-correlation-id", each) for each in given_ids)))
     assert trace.correlation_id not in given_ids
     assert CORRELATION_ID.fullmatch(trace.correlation_id)
+
+
+def test_baggage_beyond_its_limit_is_not_even_looked_at() -> None:
+    kept = read_baggage("a=1," + "b=" + "v" * 8_000 + "," + "c=" + "v" * 8_000)
+    assert kept == "a=1,b=" + "v" * 8_000
+    assert read_baggage("a = 1 ; p ; q = 2 ,x") == "a = 1 ; p ; q = 2"
