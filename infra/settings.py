@@ -118,7 +118,7 @@ class Settings(BaseModel):
     # Processes of kinds with process isolation: one input each at a time, `concurrency` at most.
     isolated_start_seconds: float = Field(default=60, gt=0, le=_DAY)
     isolated_idle_seconds: float = Field(default=60, ge=0, le=_DAY)
-    isolated_inputs: int = Field(default=1_000, ge=1, description="Until a process is replaced")
+    isolated_inputs: int = Field(default=10_000, ge=1, description="Until a process is replaced")
 
     # Clients of AWS. Long polls have a client, and so a pool, to themselves.
     aws_connections: int = Field(default=50, ge=1, le=1_000)

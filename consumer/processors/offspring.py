@@ -87,6 +87,8 @@ class Child:
             await self._process.wait()
             self.kill()
             self._ended.set()
+            # What it said last is read to the end; a process that fled from its group may keep
+            # pipe and socket open, and is not waited for.
             await asyncio.wait({reading}, timeout=_LAST_WORDS_SECONDS)
         finally:
             reading.cancel()
@@ -155,25 +157,15 @@ class Child:
 
     async def _asked(self, request: bytes) -> Mapping[str, Any]:
         """Send a request and wait for its answer, or for the end of the process."""
-        reading = asyncio.ensure_future(read_frame(self._reader))
-        dying = asyncio.ensure_future(self._ended.wait())
         try:
             self._writer.write(request)
-            await asyncio.wait({reading, dying}, return_when=asyncio.FIRST_COMPLETED)
-            # What it said before it ended counts; a process of its own may keep the socket open.
-            await asyncio.wait({reading}, timeout=_LAST_WORDS_SECONDS)
-            if not reading.done():
-                raise Died
-            return read_answer(reading.result())
+            return read_answer(await read_frame(self._reader))
         except (OSError, asyncio.IncompleteReadError) as error:
             # Its end of the socket closes a moment before the process can be collected.
             with suppress(TimeoutError):
                 async with asyncio.timeout(_LAST_WORDS_SECONDS):
                     await self._ended.wait()
             raise Died from error
-        finally:
-            reading.cancel()
-            dying.cancel()
 
     def _failure(self, died: Died | Garbled) -> Failed:
         code = self._process.returncode

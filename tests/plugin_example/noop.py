@@ -41,3 +41,6 @@ class NoopManyProcessor:
 
 NOOP = Kind("noop", NoopInput, "tests.plugin_example.noop:NoopProcessor")
 NOOP_MANY = Kind("noop-many", NoopInput, "tests.plugin_example.noop:NoopManyProcessor")
+NOOP_ISOLATED = Kind(
+    "noop-isolated", NoopInput, "tests.plugin_example.noop:NoopProcessor", isolation="process"
+)

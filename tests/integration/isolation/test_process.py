@@ -3,6 +3,7 @@
 import asyncio
 import signal
 from pathlib import Path
+from uuid import UUID
 
 import psutil
 import pytest
@@ -12,7 +13,7 @@ from tests import poison
 from tests.deliveries import Delivery
 from tests.integration.isolation.consumers import consumer_process, has_begun, is_gone
 from tests.integration.isolation.workshops import outcomes
-from tests.platform import Platform
+from tests.platform import Platform, eventually
 
 
 @pytest.mark.parametrize("does", ["swallow", "block", "block in C"])
@@ -84,27 +85,42 @@ async def test_a_second_signal_ends_a_process_whose_processor_swallows_it(
 async def test_a_blocked_loop_ends_its_process_and_neighbours_survive(
     delivery: Delivery, platform: Platform, database_url: str, tmp_path: Path
 ) -> None:
-    """The chunk is charged once for its killer, which is then alone and gives up by itself."""
-    began = tmp_path / "began"
-    bodies = [{}, {"does": "block", "file": str(began)}, {}, {}]
-    job_id = await platform.submit(bodies, chunk_size=4, kind="inside", max_attempts=2)
-    settings = {"lease_seconds": 1, "resend_after_seconds": 60, "concurrency": 1}
+    """The chunk is charged once for its killer, which then has an entry and a death of its own."""
+    began, gate = tmp_path / "began", tmp_path / "gate"
+    gate.touch()
+    killer = {"does": "block", "file": str(began), "gate": str(gate)}
+    job_id = await platform.submit([{}, killer, {}, {}], chunk_size=4, kind="inside")
+    settings = {"lease_seconds": 1, "resend_after_seconds": 60}
     delivery.kinds = {"inside": poison.INSIDE}
     async with delivery.dispatching():
-        for run in (1, 2):
-            log = tmp_path / f"log-{run}"
-            async with consumer_process(database_url, log, **settings) as consumer:
-                assert await consumer.exit_code() == EXIT_BLOCKED
-                (blocked,) = consumer.lines("loop.blocked")
-                assert "time.sleep(0.1)" in blocked["stack"]
-        async with consumer_process(database_url, tmp_path / "log-3", **settings):
-            await platform.until(job_id, "FAILED", timeout_seconds=120)
-    assert [ordinal for ordinal, _, _ in poison.marks(began)] == [1, 1]
+        await _ends_blocked(database_url, tmp_path / "together", settings)
+        gate.unlink()
+        async with consumer_process(database_url, tmp_path / "alone", **settings) as consumer:
+            await _until_succeeded(platform, job_id, inputs=3)
+            gate.touch()
+            assert await consumer.exit_code() == EXIT_BLOCKED
+        await _ends_blocked(database_url, tmp_path / "again", settings)
+        await platform.until(job_id, "FAILED", timeout_seconds=60)
+    assert [ordinal for ordinal, _, _ in poison.marks(began)] == [1, 1, 1]
     ended = await outcomes(platform, job_id)
-    assert ended.pop(1) == ("DLQ", 2, "WorkerLost")
+    assert ended.pop(1) == ("DLQ", 3, "WorkerLost")
     assert {status for status, _, _ in ended.values()} == {"SUCCEEDED"}
     assert max(attempts for _, attempts, _ in ended.values()) <= 2
     await platform.check_consistency()
+
+
+async def _ends_blocked(database_url: str, log: Path, settings: dict[str, int]) -> None:
+    async with consumer_process(database_url, log, **settings) as consumer:
+        assert await consumer.exit_code() == EXIT_BLOCKED
+        (blocked,) = consumer.lines("loop.blocked")
+        assert "time.sleep(0.1)" in blocked["stack"]
+
+
+async def _until_succeeded(platform: Platform, job_id: UUID, *, inputs: int) -> None:
+    async def succeeded() -> bool:
+        return bool((await platform.job(job_id)).succeeded == inputs)
+
+    await eventually(succeeded, timeout_seconds=120, pause_seconds=0.02)
 
 
 async def test_what_blocks_the_interpreter_itself_ends_the_process_as_well(
