@@ -9,11 +9,15 @@ import structlog
 from schema.statements.repair import find_idle_jobs, recount_and_finish
 
 if TYPE_CHECKING:
+    import datetime as dt
+    from uuid import UUID
+
     from infra.database import Database
 
 log: structlog.stdlib.BoundLogger = structlog.get_logger(__name__)
 
 _QUIET_SECONDS = 30.0
+_MOST_TOLD = 100_000
 
 
 class Finalizer:
@@ -24,13 +28,18 @@ class Finalizer:
     def __init__(self, database: Database, *, most: int) -> None:
         self._database = database
         self._most = most
+        self._after: tuple[dt.datetime, UUID] | None = None
+        self._told: dict[UUID, None] = {}
 
     async def once(self) -> int:
         """Recount and end up to a batch of idle jobs; return how many were ended."""
         ended = 0
-        for idle in await self._database.fetch(
-            find_idle_jobs(quiet_seconds=_QUIET_SECONDS, most=self._most)
-        ):
+        # Each round goes on where the last one ended, and from the start once that was the end:
+        # jobs that cannot be ended, however many, come between no other and its end for long.
+        idle_jobs = await self._database.fetch(
+            find_idle_jobs(quiet_seconds=_QUIET_SECONDS, most=self._most, after=self._after)
+        )
+        for idle in idle_jobs:
             rows = await self._database.fetch(recount_and_finish(idle.id))
             if rows:
                 ended += 1
@@ -42,9 +51,20 @@ class Finalizer:
                     remedy="counters were off; keep the logs of this job for the developers",
                 )
             else:
-                log.error(
-                    "finalizer.stranded",
-                    job_id=str(idle.id),
-                    remedy="inputs are unfinished and named by no entry; run the doctor",
-                )
+                self._tell_stranded(idle.id)
+        full = len(idle_jobs) == self._most
+        self._after = (idle_jobs[-1].requested_at, idle_jobs[-1].id) if full else None
         return ended
+
+    def _tell_stranded(self, job_id: UUID) -> None:
+        """Log a job that has no way on: once, although every pass finds it."""
+        if job_id not in self._told:
+            log.error(
+                "finalizer.stranded",
+                job_id=str(job_id),
+                remedy="inputs are unfinished and named by no entry; run the doctor",
+            )
+        self._told.pop(job_id, None)
+        self._told[job_id] = None
+        while len(self._told) > _MOST_TOLD:
+            del self._told[next(iter(self._told))]

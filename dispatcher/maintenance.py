@@ -8,13 +8,15 @@ from typing import TYPE_CHECKING, Protocol
 
 import structlog
 
-from infra.retry import sleep_unless
+from infra.retry import jittered, sleep_unless
 from schema.errors import Unavailable
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
 log: structlog.stdlib.BoundLogger = structlog.get_logger(__name__)
+
+_TOLD_APART = 500
 
 
 class MaintenanceService(Protocol):
@@ -56,6 +58,7 @@ async def _repeat(
     woken: asyncio.Event,
 ) -> None:
     away = False
+    failures, told = 0, ""
     pause = sleep_unless(stop, woken)
     while not stop.is_set():
         found = 0
@@ -66,8 +69,20 @@ async def _repeat(
             if not away:
                 log.warning("maintenance.away", service=service.name, error=str(error))
             away = True
+        except Exception as error:  # one duty that cannot be done must not end the others
+            failures += 1
+            said = f"{type(error).__name__}: {error}"[:_TOLD_APART]
+            if said != told:
+                log.exception("maintenance.failed", service=service.name, failures=failures)
+            told = said
+            longest = jittered(failures, base_seconds=interval_seconds, cap_seconds=60)
+            # The loop itself is not stuck: a restart would only end the other duties too.
+            for _ in range(max(1, round(longest / interval_seconds))):
+                turned(service.name)
+                await pause(interval_seconds * random.uniform(0.8, 1.2))  # noqa: S311
+            continue
         else:
-            away = False
+            away, failures, told = False, 0, ""
             turned(service.name)
         # Instances drift apart, so that they do not all ask at the same moment.
         if not found:

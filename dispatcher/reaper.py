@@ -10,6 +10,7 @@ import structlog
 from infra.queue.protocol import Claim
 from infra.settle import Settlement, settle
 from infra.telemetry import traced
+from schema.errors import Unavailable
 from schema.outcome import Lapsed
 from schema.statements.claim import delete_empty_entry, take_over_lapsed
 
@@ -22,6 +23,7 @@ if TYPE_CHECKING:
 log: structlog.stdlib.BoundLogger = structlog.get_logger(__name__)
 
 _LEASE_SECONDS = 30.0
+_MOST_TOLD, _TOLD_APART = 10_000, 500
 
 
 class Reaper:
@@ -45,6 +47,7 @@ class Reaper:
         self._most = most
         self._wake = wake
         self._events = events
+        self._told: dict[int, str] = {}
 
     async def once(self) -> int:
         """Repair up to a batch of lapsed leases."""
@@ -52,10 +55,27 @@ class Reaper:
         claims = [Claim.from_row(row) for row in await self._database.fetch(statement)]
         for claim in claims:
             with traced(claim.trace, job=claim.job_key, entry=claim.entry_id):
-                await self._repair(claim)
+                try:
+                    await self._repair(claim)
+                except Unavailable:
+                    raise  # for all of them: they come again once these leases have lapsed
+                except Exception as error:  # one that cannot be repaired must not hold up others
+                    if self._is_new(claim.entry_id, error):
+                        log.exception("reaper.failed")
+                else:
+                    self._told.pop(claim.entry_id, None)
         if claims:
             self._wake()
         return len(claims)
+
+    def _is_new(self, entry_id: int, error: Exception) -> bool:
+        """Say whether this is to be told: once, although it comes again with each lapsed lease."""
+        said = f"{type(error).__name__}: {error}"[:_TOLD_APART]
+        is_new = self._told.pop(entry_id, None) != said
+        self._told[entry_id] = said
+        while len(self._told) > _MOST_TOLD:
+            del self._told[next(iter(self._told))]
+        return is_new
 
     async def _repair(self, claim: Claim) -> None:
         if not claim.inputs:

@@ -12,12 +12,13 @@ from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING, Any, Self, TypeVar
 
 import asyncpg
-from sqlalchemy import URL, make_url, text
 from sqlalchemy import exc as sa_exc
-from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine, create_async_engine
+from sqlalchemy import text
+from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine  # noqa: TC002 - statements' own
 
+from infra.database_url import open_engine
 from infra.retry import lost_race, sqlstate
-from schema.errors import Misconfigured, Unavailable, Unusable
+from schema.errors import HaulageError, Unavailable, Unusable
 
 if TYPE_CHECKING:
     from collections.abc import (
@@ -36,10 +37,13 @@ if TYPE_CHECKING:
 Result = TypeVar("Result")
 
 # Away, starting, stopping, full, too slow, or read-only after a failover: all pass by themselves.
+# 57014 is a statement that Postgres gave up on, nearly always at the statement timeout: the same
+# statement passes once the load or the lock has, so it is the database that is away for a while.
 _AWAY_CLASSES = ("08", "25006", "53", "55P03", "57014", "57P", "58")
 # It answers, but does not let us in, or no longer has our database: somebody has to act.
 _CLOSED_CLASSES = ("28", "3D000")
 _READ_ONLY = "25006"
+_LOST_CLASS = "08"
 _CLOSE_SECONDS = 5.0
 _PING = text("SELECT 1")
 
@@ -57,15 +61,16 @@ class Database:
         )
 
     @classmethod
-    def from_settings(cls, settings: Settings, *, name: str) -> Self:
+    def from_settings(cls, settings: Settings, *, name: str, setting: str = "DATABASE_URL") -> Self:
         """Build the pool; connects on first use. ``name`` shows in ``pg_stat_activity``."""
-        engine = create_async_engine(
-            sqlalchemy_url(settings.database_url),
+        engine = open_engine(
+            settings.database_url,
+            setting=setting,
             pool_size=settings.database_pool_size,
             max_overflow=0,
             pool_timeout=settings.database_pool_timeout_seconds,
             pool_use_lifo=True,
-            connect_args=connect_arguments(settings, name=name),
+            arguments=connect_arguments(settings, name=name),
         )
         return cls(engine, keeps_session=settings.database_pooler == "none")
 
@@ -157,17 +162,6 @@ async def copy_rows(
     await driver.copy_records_to_table(table, columns=list(columns), records=rows)
 
 
-def sqlalchemy_url(url: str) -> URL:
-    """Read a database URL as psql writes it (``postgresql://…``) for SQLAlchemy and asyncpg."""
-    try:
-        parsed = make_url(url)
-    except sa_exc.ArgumentError as error:
-        raise Misconfigured("DATABASE_URL is not a URL such as postgresql://host/name") from error
-    if parsed.get_backend_name() not in {"postgresql", "postgres"}:
-        raise Misconfigured("DATABASE_URL must begin with postgresql://")
-    return parsed.set(drivername="postgresql+asyncpg")
-
-
 def connect_arguments(settings: Settings, *, name: str) -> dict[str, Any]:
     """Give asyncpg's connect arguments: limits on every session, and the pooler's one setting."""
     arguments: dict[str, Any] = {
@@ -213,8 +207,10 @@ async def _kept_whole(connection: AsyncConnection) -> AsyncIterator[None]:
         # Given up half-way through a protocol exchange.
         await asyncio.shield(connection.invalidate())
         raise
-    except sa_exc.DBAPIError as error:
-        if sqlstate(error) == _READ_ONLY:
+    except (sa_exc.DBAPIError, asyncpg.PostgresError) as error:
+        code = sqlstate(error) or ""
+        lost = isinstance(error, asyncpg.PostgresError) and code.startswith(_LOST_CLASS)
+        if lost or code == _READ_ONLY:
             # The server of this session is no longer the one to write to; the next may be.
             await connection.invalidate()
         raise
@@ -227,22 +223,32 @@ async def _speaking_plainly() -> AsyncIterator[None]:
         yield
     except sa_exc.TimeoutError as error:
         raise Unavailable("no free database connection: the pool is used up") from error
-    except sa_exc.DBAPIError as error:
-        code = sqlstate(error) or ""
-        if error.connection_invalidated or code.startswith(_AWAY_CLASSES):
-            raise Unavailable(f"database is away: {_first_line(error.orig)}") from error
-        if code.startswith(_CLOSED_CLASSES):
-            raise Unusable(f"database is closed to us: {_first_line(error.orig)}") from error
-        raise
-    except (
-        OSError,
-        TimeoutError,
-        asyncpg.PostgresConnectionError,
-        asyncpg.InterfaceError,
-        asyncpg.CannotConnectNowError,
-        asyncpg.TooManyConnectionsError,
-    ) as error:
+    except (sa_exc.DBAPIError, asyncpg.PostgresError) as error:
+        # COPY, and connecting, speak with the driver itself: its errors come unwrapped.
+        meaning = _meaning(error)
+        if meaning is None:
+            raise
+        raise meaning from error
+    except asyncpg.ClientConfigurationError as error:
+        raise Unusable(f"database cannot be connected to: {_first_line(error)}") from error
+    except asyncpg.InterfaceError as error:
+        if isinstance(error, ValueError | TypeError):
+            raise  # a value that the driver cannot send: nothing is away
         raise Unavailable(f"database is away: {_first_line(error)}") from error
+    except (OSError, TimeoutError, asyncpg.TargetServerAttributeNotMatched) as error:
+        raise Unavailable(f"database is away: {_first_line(error)}") from error
+
+
+def _meaning(error: sa_exc.DBAPIError | asyncpg.PostgresError) -> HaulageError | None:
+    """Say what an error of Postgres means, whoever reported it; None: a mistake of ours."""
+    code = sqlstate(error) or ""
+    lost = isinstance(error, sa_exc.DBAPIError) and error.connection_invalidated
+    told = _first_line(error.orig if isinstance(error, sa_exc.DBAPIError) else error)
+    if lost or code.startswith(_AWAY_CLASSES):
+        return Unavailable(f"database is away: {told}")
+    if code.startswith(_CLOSED_CLASSES):
+        return Unusable(f"database is closed to us: {told}")
+    return None
 
 
 def _first_line(error: BaseException | None) -> str:

@@ -14,23 +14,27 @@ from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import asyncpg
+import structlog
 from alembic import command
 from alembic.config import Config
 from alembic.runtime.migration import MigrationContext
 from alembic.script import ScriptDirectory
 from sqlalchemy import exc as sa_exc
 from sqlalchemy import text
-from sqlalchemy.ext.asyncio import create_async_engine
 from sqlalchemy.pool import NullPool
 
 import schema.migrations
-from infra.database import sqlalchemy_url
+from infra.database_url import open_engine
+from infra.telemetry import redact
 from schema.errors import Misconfigured, Unavailable
 
 if TYPE_CHECKING:
     from sqlalchemy import Connection
 
     from infra.database import Database
+
+log: structlog.stdlib.BoundLogger = structlog.get_logger(__name__)
 
 LOCK_TIMEOUT_SECONDS = 5
 # Any number will do, as long as only migrations of this schema take it.
@@ -54,7 +58,7 @@ def head() -> str:
 
 async def migrate(database_url: str, *, revision: str = "head") -> None:
     """Upgrade to a revision; raises what Postgres says when a lock is not to be had in time."""
-    engine = create_async_engine(sqlalchemy_url(database_url), poolclass=NullPool)
+    engine = open_engine(database_url, poolclass=NullPool)
     try:
         async with engine.connect() as connection:
             await connection.execute(text(f"SET lock_timeout = '{LOCK_TIMEOUT_SECONDS}s'"))
@@ -73,14 +77,33 @@ def _upgrade(connection: Connection, revision: str) -> None:
 
 
 async def check_at_head(database: Database) -> None:
-    """Return when the database has this code's schema; else raise ``Unavailable``, saying which."""
+    """Return when the database has this code's schema or a newer one, else raise ``Unavailable``.
+
+    A deployment migrates first: until it is over, the code before it works on the schema after it.
+    """
     try:
         rows = await database.fetch(text("SELECT version_num FROM alembic_version"))
     except sa_exc.ProgrammingError as error:
         raise Unavailable("database has no schema yet: run python -m infra.migrate") from error
-    found = {row.version_num for row in rows}
-    if head() not in found:
+    found = frozenset(row.version_num for row in rows)
+    if head() in found:
+        return
+    if found <= _revisions():
         raise Unavailable(f"database is at revision {sorted(found)}, this code needs {head()}")
+    _tell_ahead(found)
+
+
+@cache
+def _revisions() -> frozenset[str]:
+    """Give every revision that this code knows."""
+    scripts = ScriptDirectory.from_config(config())
+    return frozenset(script.revision for script in scripts.walk_revisions())
+
+
+@cache
+def _tell_ahead(found: frozenset[str]) -> None:
+    """Log once that the database is ahead of this code."""
+    log.warning("database.ahead", revisions=sorted(found), known=head())
 
 
 def main() -> int:
@@ -91,8 +114,17 @@ def main() -> int:
         return 78
     try:
         asyncio.run(migrate(url))
-    except (OSError, Misconfigured, sa_exc.DBAPIError) as error:
+    except Misconfigured as error:
         sys.stderr.write(f"infra.migrate: {error}\n")
+        return 78
+    except (
+        OSError,
+        sa_exc.DBAPIError,
+        asyncpg.PostgresError,
+        asyncpg.InterfaceError,
+        asyncpg.InternalClientError,
+    ) as error:
+        sys.stderr.write(f"infra.migrate: {redact(str(error))}\n")
         return 1
     return 0
 

@@ -21,12 +21,18 @@ _OWN_NAMES = {"DATABASE_URL": "database_url", "CONSUMER_MODE": "consumer_mode"}
 # What clients and the local stack keep under the same prefix; the processes pass over it.
 _CLIENT_NAMES = frozenset({"HAULAGE_URL", "HAULAGE_API_KEY", "HAULAGE_ADMIN_KEY"})
 _LOCAL_PREFIX = "HAULAGE_LOCAL_"
+# What waits, waits for a day at most: Postgres and the event loop take no endless times.
+_DAY = 86_400
+# Instances drift apart: a round of maintenance begins up to so much later than its interval.
+_DRIFT = 1.2
 
 
 class Settings(BaseModel):
     """All settings of the three processes; a process reads those of its own duties."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid", hide_input_in_errors=True)
+    model_config = ConfigDict(
+        frozen=True, extra="forbid", hide_input_in_errors=True, allow_inf_nan=False
+    )
 
     # The two ways of working, and the neighbours.
     consumer_mode: Literal["sqs-consumer", "outbox"] = "sqs-consumer"
@@ -46,10 +52,10 @@ class Settings(BaseModel):
 
     # Database.
     database_pool_size: int = Field(default=10, ge=1, le=200)
-    database_pool_timeout_seconds: float = Field(default=10, gt=0)
-    database_connect_timeout_seconds: float = Field(default=5, gt=0)
-    statement_timeout_seconds: float = Field(default=30, gt=0)
-    idle_in_transaction_timeout_seconds: float = Field(default=10, gt=0)
+    database_pool_timeout_seconds: float = Field(default=10, gt=0, le=_DAY)
+    database_connect_timeout_seconds: float = Field(default=5, gt=0, le=_DAY)
+    statement_timeout_seconds: float = Field(default=30, ge=0.001, le=_DAY)
+    idle_in_transaction_timeout_seconds: float = Field(default=10, ge=0.001, le=_DAY)
     database_pooler: Literal["none", "transaction"] = "none"
     notify: bool = Field(default=True, description="Wake sleepers after a commit")
 
@@ -66,25 +72,25 @@ class Settings(BaseModel):
     # Health of the processes without a public HTTP server; port 0: none.
     health_host: str = "127.0.0.1"
     health_port: int = Field(default=0, ge=0, le=65_535)
-    liveness_timeout_seconds: float = Field(default=90, gt=0)
+    liveness_timeout_seconds: float = Field(default=90, gt=0, le=_DAY)
 
     # Dispatcher.
     relay_batch: int = Field(default=200, ge=1, le=10_000)
-    relay_lock_seconds: float = Field(default=30, gt=0)
+    relay_lock_seconds: float = Field(default=30, gt=0, le=_DAY)
     relay_concurrency: int = Field(default=4, ge=1, le=64)
-    relay_backoff_base_seconds: float = Field(default=0.5, gt=0)
-    relay_backoff_cap_seconds: float = Field(default=60, gt=0)
+    relay_backoff_base_seconds: float = Field(default=0.5, gt=0, le=_DAY)
+    relay_backoff_cap_seconds: float = Field(default=60, gt=0, le=_DAY)
     max_message_bytes: int = Field(default=256 * 1024, ge=1024, le=1024 * 1024)
-    resend_after_seconds: float = Field(default=900, gt=0)
-    maintenance_interval_seconds: float = Field(default=5, gt=0)
+    resend_after_seconds: float = Field(default=900, gt=0, le=_DAY)
+    maintenance_interval_seconds: float = Field(default=5, gt=0, le=_DAY)
     maintenance_batch: int = Field(default=100, ge=1, le=10_000)
-    poll_floor_seconds: float = Field(default=5, gt=0)
+    poll_floor_seconds: float = Field(default=5, gt=0, le=_DAY)
 
     # For how long records are kept after they ended; 0: for ever.
-    retain_jobs_days: float = Field(default=90, ge=0)
-    retain_attempts_days: float = Field(default=90, ge=0)
-    retain_parked_messages_days: float = Field(default=30, ge=0)
-    retain_redrives_days: float = Field(default=365, ge=0)
+    retain_jobs_days: float = Field(default=90, ge=0, le=36_500)
+    retain_attempts_days: float = Field(default=90, ge=0, le=36_500)
+    retain_parked_messages_days: float = Field(default=30, ge=0, le=36_500)
+    retain_redrives_days: float = Field(default=365, ge=0, le=36_500)
 
     # Consumer.
     receivers: int = Field(default=2, ge=1, le=32, description="Long polls open at once")
@@ -94,24 +100,30 @@ class Settings(BaseModel):
     receive_entries: int = Field(default=10, ge=1, le=1_000)
     lease_seconds: float = Field(default=30, ge=1, le=43_200)
     settle_batch: int = Field(default=1_000, ge=1, le=10_000)
-    drain_seconds: float = Field(default=25, ge=0)
+    drain_seconds: float = Field(default=25, ge=0, le=_DAY)
     unknown_kind_delay_seconds: int = Field(default=30, ge=1, le=43_200)
     cancel_grace_seconds: float = Field(
-        default=3, gt=0, description="Until a processor that ignores its cancellation is left alone"
+        default=3,
+        gt=0,
+        le=_DAY,
+        description="Until a processor that ignores its cancellation is left alone",
     )
     blocked_loop_seconds: float | None = Field(
-        default=None, gt=0, description="Until a blocked process is ended; default: the lease"
+        default=None,
+        gt=0,
+        le=_DAY,
+        description="Until a blocked process is ended; default: the lease",
     )
 
     # Processes of kinds with process isolation: one input each at a time, `concurrency` at most.
-    isolated_start_seconds: float = Field(default=60, gt=0)
-    isolated_idle_seconds: float = Field(default=60, ge=0)
+    isolated_start_seconds: float = Field(default=60, gt=0, le=_DAY)
+    isolated_idle_seconds: float = Field(default=60, ge=0, le=_DAY)
     isolated_inputs: int = Field(default=1_000, ge=1, description="Until a process is replaced")
 
     # Clients of AWS. Long polls have a client, and so a pool, to themselves.
     aws_connections: int = Field(default=50, ge=1, le=1_000)
-    aws_connect_timeout_seconds: float = Field(default=5, gt=0)
-    aws_read_timeout_seconds: float = Field(default=30, gt=0)
+    aws_connect_timeout_seconds: float = Field(default=5, gt=0, le=_DAY)
+    aws_read_timeout_seconds: float = Field(default=30, gt=0, le=_DAY)
     aws_attempts: int = Field(default=3, ge=1, le=10, description="Tries of one call, all told")
 
     # Export.
@@ -170,5 +182,14 @@ class Settings(BaseModel):
                 "HAULAGE_AWS_CONNECTIONS must not be less than HAULAGE_RECEIVERS or"
                 " HAULAGE_RELAY_CONCURRENCY"
             )
+            raise ValueError(msg)
+        if self.maintenance_interval_seconds * _DRIFT >= self.liveness_timeout_seconds:
+            msg = (
+                "HAULAGE_LIVENESS_TIMEOUT_SECONDS must be larger than"
+                f" {_DRIFT} times HAULAGE_MAINTENANCE_INTERVAL_SECONDS"
+            )
+            raise ValueError(msg)
+        if self.poll_floor_seconds >= self.liveness_timeout_seconds:
+            msg = "HAULAGE_LIVENESS_TIMEOUT_SECONDS must be larger than HAULAGE_POLL_FLOOR_SECONDS"
             raise ValueError(msg)
         return self

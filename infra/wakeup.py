@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import asyncpg
 import structlog
 
-from infra.database import sqlalchemy_url
+from infra.database_url import asyncpg_arguments, merged
 from infra.retry import jittered
 from schema.errors import Unavailable
 
@@ -33,11 +33,18 @@ class Listener:
     """Hears wake-ups on a dedicated, direct connection; survives losing it."""
 
     def __init__(self, settings: Settings, *, name: str, heartbeat_seconds: float = 5.0) -> None:
-        url = sqlalchemy_url(settings.database_direct_url or settings.database_url)
-        self._dsn = url.set(drivername="postgresql").render_as_string(hide_password=False)
-        self._connect_timeout_seconds = settings.database_connect_timeout_seconds
+        direct = settings.database_direct_url
+        of_the_url = asyncpg_arguments(
+            direct or settings.database_url,
+            setting="HAULAGE_DATABASE_DIRECT_URL" if direct else "DATABASE_URL",
+        )
+        own: dict[str, Any] = {
+            "timeout": settings.database_connect_timeout_seconds,
+            "statement_cache_size": 0,
+            "server_settings": {"application_name": f"{name} listener"[:63]},
+        }
+        self._arguments = merged(own, of_the_url)
         self._enabled = settings.notify
-        self._name = f"{name} listener"[:63]
         self._heard = asyncio.Event()
         self._heartbeat_seconds = heartbeat_seconds
         self._failures = 0
@@ -78,7 +85,13 @@ class Listener:
         while True:
             try:
                 await self._listen()
-            except (OSError, TimeoutError, asyncpg.PostgresError, asyncpg.InterfaceError) as error:
+            except (
+                OSError,
+                TimeoutError,
+                asyncpg.PostgresError,
+                asyncpg.InterfaceError,
+                asyncpg.InternalClientError,
+            ) as error:
                 self._failures += 1
                 delay = jittered(self._failures, base_seconds=0.2, cap_seconds=10)
                 if self._failures == 1:
@@ -86,12 +99,7 @@ class Listener:
                 await asyncio.sleep(delay)
 
     async def _listen(self) -> None:
-        connection: asyncpg.Connection[Any] = await asyncpg.connect(
-            self._dsn,
-            timeout=self._connect_timeout_seconds,
-            statement_cache_size=0,
-            server_settings={"application_name": self._name},
-        )
+        connection: asyncpg.Connection[Any] = await asyncpg.connect(**self._arguments)
         ended = asyncio.Event()
         connection.add_termination_listener(lambda *_: ended.set())
         try:
@@ -141,7 +149,8 @@ class Notifier:
             self._wanted.set()
 
     async def run(self) -> None:
-        """Send what was asked for until cancelled."""
+        """Send what was asked for until cancelled; what cannot be sent is lost, and no more."""
+        told: str | None = None
         while True:
             await self._wanted.wait()
             self._wanted.clear()
@@ -150,3 +159,9 @@ class Notifier:
                 await self._database.fetch(_NOTIFY.bindparams(channels=channels))
             except Unavailable as error:
                 log.debug("notify.failed", error=str(error))
+            except Exception as error:  # a courtesy never ends the process
+                if told != type(error).__name__:
+                    log.exception("notify.failed", remedy="sleepers notice at their next poll")
+                told = type(error).__name__
+            else:
+                told = None

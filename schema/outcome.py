@@ -13,6 +13,8 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
 MESSAGE_LIMIT = 2_000
+# What is longer is cut before a pattern sees it: messages are foreign, and may be megabytes.
+_LOOKED_AT = 8 * 1024
 _UNPRINTABLE = re.compile(r"[\x00-\x08\x0b-\x1f\x7f\ud800-\udfff]")
 _VARIABLE = re.compile(
     r"0x[0-9a-f]+|[0-9a-f]{8}-[0-9a-f-]{27}|\d+|'[^']*'|\"[^\"]*\"", re.IGNORECASE
@@ -136,11 +138,11 @@ def decide(
 
 def clean(message: str) -> str:
     """Make a message fit to store and to log: printable and at most ``MESSAGE_LIMIT`` long."""
-    printable = _UNPRINTABLE.sub("\N{REPLACEMENT CHARACTER}", message).strip()
+    printable = _UNPRINTABLE.sub("\N{REPLACEMENT CHARACTER}", message[:_LOOKED_AT]).strip()
     return printable[:MESSAGE_LIMIT] or "(no message)"
 
 
 def fingerprint(kind: str, error_class: str, message: str) -> str:
     """Name the cause of a failure: equal for messages that differ in numbers and quoted parts."""
-    shape = _VARIABLE.sub("?", message)
+    shape = _VARIABLE.sub("?", message[:_LOOKED_AT])
     return hashlib.sha256(f"{kind}\n{error_class}\n{shape}".encode()).hexdigest()[:16]

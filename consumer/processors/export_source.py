@@ -63,7 +63,8 @@ class ExportSource:
             }
         )
         sql = settings.export_sql or DEFAULT_SQL
-        return cls(Database.from_settings(own, name="haulage-export"), sql)
+        setting = "HAULAGE_EXPORT_DATABASE_URL" if settings.export_database_url else "DATABASE_URL"
+        return cls(Database.from_settings(own, name="haulage-export", setting=setting), sql)
 
     async def check(self) -> None:
         """Return when the query can run; raise ``Misconfigured`` when it never can.

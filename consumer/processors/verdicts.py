@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+from itertools import islice
+
 from pydantic import ValidationError
 
 from infra.telemetry import redact
 from schema.errors import Fault, HaulageError, InvalidInput, NotFound, Refusal, Skip
 from schema.outcome import Failed, Missing, Outcome, Refused, Skipped, clean
+
+_MOST_PROBLEMS = 20
 
 
 def outcome_of(error: Exception) -> Outcome:
@@ -45,4 +49,5 @@ def _only_leaf(error: Exception) -> Exception:
 def _problems(error: ValidationError) -> str:
     problems = error.errors(include_url=False, include_context=False, include_input=False)
     lines = ("/".join(map(str, problem["loc"])) + ": " + problem["msg"] for problem in problems)
-    return f"the input no longer fits {error.title}: {'; '.join(lines)}"
+    told = "; ".join(islice(lines, _MOST_PROBLEMS))
+    return redact(f"the input no longer fits {error.title}: {told}")

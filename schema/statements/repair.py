@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 import sqlalchemy as sa
 
 if TYPE_CHECKING:
+    import datetime as dt
     from collections.abc import Sequence
     from uuid import UUID
 
@@ -15,11 +16,13 @@ if TYPE_CHECKING:
 # Work is over where no entry is left: found through the small outbox, not by scanning inputs.
 _IDLE_JOBS = sa.text(
     """
-SELECT j.id FROM job j
+SELECT j.id, j.requested_at FROM job j
 WHERE j.status = 'RUNNING'
   AND j.requested_at < now() - CAST(:quiet_seconds AS double precision) * interval '1 second'
   AND NOT EXISTS (SELECT FROM outbox o WHERE o.job_id = j.id AND o.type = 'inputs')
-ORDER BY j.requested_at
+  AND (CAST(:after_at AS timestamptz) IS NULL
+       OR (j.requested_at, j.id) > (CAST(:after_at AS timestamptz), CAST(:after_id AS uuid)))
+ORDER BY j.requested_at, j.id
 LIMIT CAST(:most AS integer)
 """
 )
@@ -63,9 +66,17 @@ ON CONFLICT (message_id) DO NOTHING
 )
 
 
-def find_idle_jobs(*, quiet_seconds: float, most: int) -> TextClause:
-    """Find running jobs without a live entry, requested at least ``quiet_seconds`` ago: (id)."""
-    return _IDLE_JOBS.bindparams(quiet_seconds=quiet_seconds, most=most)
+def find_idle_jobs(
+    *, quiet_seconds: float, most: int, after: tuple[dt.datetime, UUID] | None = None
+) -> TextClause:
+    """Find running jobs without a live entry, requested at least ``quiet_seconds`` ago.
+
+    Gives (id, requested_at), oldest first, from the one behind ``after`` on.
+    """
+    after_at, after_id = after or (None, None)
+    return _IDLE_JOBS.bindparams(
+        quiet_seconds=quiet_seconds, most=most, after_at=after_at, after_id=after_id
+    )
 
 
 def recount_and_finish(job_id: UUID) -> TextClause:

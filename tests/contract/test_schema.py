@@ -11,9 +11,10 @@ from alembic.autogenerate import compare_metadata
 from alembic.runtime.migration import MigrationContext
 from sqlalchemy import Connection
 from sqlalchemy.exc import DBAPIError
-from sqlalchemy.ext.asyncio import create_async_engine
+from structlog.testing import capture_logs
 
-from infra.database import Database, sqlalchemy_url
+from infra.database import Database
+from infra.database_url import open_engine
 from infra.migrate import LOCK_TIMEOUT_SECONDS, check_at_head, head, migrate
 from localstack.postgres import Cluster
 from schema.errors import Unavailable
@@ -37,7 +38,7 @@ def differences(connection: Connection) -> list[object]:
 
 
 async def test_the_migrated_database_is_what_the_tables_say(database_url: str) -> None:
-    engine = create_async_engine(sqlalchemy_url(database_url))
+    engine = open_engine(database_url)
     async with engine.connect() as connection:
         assert await connection.run_sync(differences) == []
     await engine.dispose()
@@ -69,7 +70,7 @@ async def test_a_database_with_data_is_brought_from_the_first_schema_to_the_newe
         await migrate(empty_database_url)
         job = await platform.job(job_id)
     assert (job.tolerated, job.forgiven, job.sweeping, job.control_version) == (0, 0, False, 0)
-    engine = create_async_engine(sqlalchemy_url(empty_database_url))
+    engine = open_engine(empty_database_url)
     async with engine.connect() as connection:
         assert await connection.run_sync(differences) == []
     await engine.dispose()
@@ -89,12 +90,26 @@ async def test_a_database_without_schema_is_not_ready_and_says_what_to_do(
             await check_at_head(database)
 
 
-async def test_a_database_of_another_revision_is_not_ready(
-    database_url: str, platform: Platform, database: Database
+async def test_a_database_behind_this_code_is_not_ready(
+    platform: Platform, database: Database
 ) -> None:
-    await platform.rows("UPDATE alembic_version SET version_num = '0000' RETURNING version_num")
+    await platform.rows("UPDATE alembic_version SET version_num = '0001' RETURNING version_num")
     with pytest.raises(Unavailable, match=head()):
         await check_at_head(database)
+    await platform.rows("DELETE FROM alembic_version RETURNING version_num")
+    with pytest.raises(Unavailable, match=head()):
+        await check_at_head(database)
+
+
+async def test_a_database_ahead_of_this_code_is_ready_and_told_of_once(
+    platform: Platform, database: Database
+) -> None:
+    """A deployment migrates first: the code before it serves until the code after it does."""
+    await platform.rows("UPDATE alembic_version SET version_num = '9999' RETURNING version_num")
+    with capture_logs() as lines:
+        await check_at_head(database)
+        await check_at_head(database)
+    assert [line["event"] for line in lines] == ["database.ahead"]
 
 
 async def test_a_migration_behind_a_long_lock_fails_in_seconds(empty_database_url: str) -> None:

@@ -1,0 +1,117 @@
+"""What the logs of a process never show, and how long a line and its redaction may take."""
+
+import json
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from consumer.processors.verdicts import outcome_of
+from infra.telemetry import TEXT_LIMIT, redact
+from schema.outcome import MESSAGE_LIMIT, clean, fingerprint
+
+CHECKOUT = Path(__file__).resolve().parent.parent.parent
+KEY = "hlg_" + "k3Y" * 14 + "k"
+PASSWORD = "pa55w0rd-of-the-database"
+DSN = f"postgresql://haulage:{PASSWORD}@db.example:5432/haulage"
+FAILING = """
+import asyncio, logging, sys
+import structlog
+from infra.process import run
+
+key, dsn = sys.argv[1:]
+log = structlog.get_logger("failing")
+
+class Holder:
+    def __repr__(self):
+        return f"Holder({key}, {dsn})"
+
+def connect(authorization, url):
+    a_local, nested = authorization, {"url": [url]}
+    raise ConnectionError(f"no connection to {url} with {authorization}")
+
+async def serve(settings, worker, stop):
+    log.info("fields", nested={"deep": [{"url": dsn}, (key,)], key: 1}, holder=Holder(), size=3,
+             headers={"authorization": "Basic " + key[4:]}, password=dsn[21:45], raw=dsn.encode(),
+             query="host=x&password=" + dsn[21:45])
+    logging.getLogger("library").warning("called %s for %s", dsn, key, extra={"more": [dsn]})
+    log.warning("long", text="y" * 8180 + " " + dsn, many=[{"n": "z" * 900}] * 5000)
+    try:
+        try:
+            connect(f"Bearer {key}", dsn)
+        except ConnectionError as error:
+            error.add_note(f"tried {dsn}")
+            raise RuntimeError("w" * 100000 + key) from error
+    except RuntimeError as error:
+        raise ExceptionGroup("several", [error, ValueError(dsn)]) from None
+
+sys.exit(run("failing", serve))
+"""
+
+
+@pytest.mark.parametrize("format_", ["json", "console"])
+def test_no_line_of_a_failing_process_shows_a_secret_or_is_longer_than_it_may_be(
+    format_: str,
+) -> None:
+    environment = {"DATABASE_URL": DSN, "HAULAGE_LOG_FORMAT": format_, "CONSUMER_MODE": "outbox"}
+    ended = subprocess.run(
+        [sys.executable, "-c", FAILING, KEY, DSN],
+        env=environment, cwd=CHECKOUT, capture_output=True, text=True, timeout=60, check=False,
+    )  # fmt: skip
+    assert ended.returncode == 1, ended.stderr[-2_000:]
+    written = ended.stdout + ended.stderr
+    for secret in (KEY, KEY[4:], PASSWORD, KEY[4:20]):
+        assert secret not in written, written[max(0, written.index(secret) - 300) :][:600]
+    assert "connect" in written, "the frames are there, without their locals"
+    assert "a_local" not in written.replace("a_local, nested = authorization", "")
+    assert max(map(len, written.splitlines())) < 48 * 1024
+    if format_ == "json":
+        lines = [json.loads(line) for line in written.splitlines()]
+        assert {line["process"] for line in lines} == {"failing"}
+        fields = next(line for line in lines if line["event"] == "fields")
+        assert fields["size"] == 3
+        assert fields["nested"]["deep"][0] == {"url": "postgresql://***@db.example:5432/haulage"}
+        assert "exception" in next(line for line in lines if line["event"] == "process.failed")
+
+
+@pytest.mark.parametrize(
+    ("text", "redacted"),
+    [
+        (DSN, "postgresql://***@db.example:5432/haulage"),
+        ("https://token@host/x", "https://***@host/x"),
+        ("amqp://u:p@ss/w@host", "amqp://***@ss/w@host"),
+        ("see http://localhost:4566/queue and https://host/a", None),
+        ("at http://localhost:4566", None),
+        ("Authorization: Bearer abc.def", "Authorization: Bearer ***"),
+        (f"key {KEY}, again {KEY}", "key hlg_***, again hlg_***"),
+        ("postgresql:///n?sslpassword=x&password=y&host=z", None),
+    ],
+)
+def test_credentials_are_taken_out_of_a_text(text: str, redacted: str | None) -> None:
+    if "sslpassword" in text:
+        redacted = "postgresql:///n?sslpassword=***&password=***&host=z"
+    assert redact(text) == (text if redacted is None else redacted)
+
+
+def test_a_secret_that_the_cut_runs_through_is_not_half_shown() -> None:
+    for before in range(TEXT_LIMIT - len(DSN) - 5, TEXT_LIMIT):
+        assert "pa55" not in redact("x" * (before - 1) + " " + DSN)
+    for before in range(TEXT_LIMIT - len(KEY) - 5, TEXT_LIMIT):
+        assert KEY[4:8] not in redact("x" * (before - 1) + " " + KEY)
+
+
+@pytest.mark.parametrize(
+    "unit",
+    ["x", "a://", "a1+.-", "ab://c:", "bearer ", " ", "'", "\"'", "0x", "hlg_", "@:/"],
+)
+def test_a_text_of_any_shape_and_size_is_judged_in_no_time(unit: str) -> None:
+    text = unit * (4_000_000 // len(unit))
+    began = time.process_time()
+    for _ in range(3):
+        assert len(redact(text)) < 2 * TEXT_LIMIT
+        outcome_of(RuntimeError(text))
+        assert len(clean(text)) <= MESSAGE_LIMIT
+        fingerprint("kind", "Error", text)
+    assert time.process_time() - began < 1.5
