@@ -38,8 +38,9 @@ def job_document(row: Row[Any], *, kind: Kind | None, base: str) -> dict[str, An
         "dataContent": content,
     }
     if content is None:
+        size = "large" if row.is_large else "many"
         document["dataContentOmitted"] = {
-            "reason": f"{row.total} inputs are too many for one answer: read them page by page",
+            "reason": f"{row.total} inputs are too {size} for one answer: read them page by page",
             "href": f"{address}/inputs",
         }
     document |= {
