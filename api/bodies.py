@@ -1,24 +1,43 @@
-"""Reading request bodies: limited while they stream in, and large ones a few at a time."""
+"""Reading request bodies: limited while they stream in, and large ones a few at a time.
+
+While a large body trickles in it waits in a temporary file and takes one of its owner's places,
+so that slow clients are in nobody's way but their own owner's. Only what has fully arrived takes
+one of the places for the work, which all owners share.
+"""
 
 from __future__ import annotations
 
 import asyncio
-from contextlib import asynccontextmanager
+import tempfile
+from contextlib import AsyncExitStack, asynccontextmanager
+from dataclasses import dataclass
 from http import HTTPStatus
-from typing import TYPE_CHECKING
+from typing import IO, TYPE_CHECKING
 
+from api.exchange import Exchange
 from api.problems import BadField, Problem, unavailable
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
+    from uuid import UUID
 
     from starlette.requests import Request
 
 # Up to here, checking a body takes a few milliseconds: it may be done on the event loop.
 SMALL_BYTES = 64 * 1024
+# So much is gathered before a thread writes it to the file.
+_PIECE_BYTES = 1024 * 1024
 _BODY_SECONDS = 120.0
 _TURN_SECONDS = 30.0
 _LENGTH_DIGITS = 18
+
+
+@dataclass(slots=True)
+class _Places:
+    """The places of one owner, for as long as anyone uses them."""
+
+    free: asyncio.Semaphore
+    users: int = 0
 
 
 class BodyReader:
@@ -26,7 +45,9 @@ class BodyReader:
 
     def __init__(self, *, max_body_bytes: int, max_concurrent_large: int) -> None:
         self._max_body_bytes = max_body_bytes
+        self._max_concurrent_large = max_concurrent_large
         self._large = asyncio.Semaphore(max_concurrent_large)
+        self._arriving: dict[UUID | None, _Places] = {}
 
     @asynccontextmanager
     async def body(
@@ -44,31 +65,56 @@ class BodyReader:
             digits = declared.lstrip("0")
             if len(digits) > _LENGTH_DIGITS or int(digits or "0") > self._max_body_bytes:
                 raise self._too_large()
-        has_place = False
-        body = bytearray()
-        try:
-            try:
-                async with asyncio.timeout(_BODY_SECONDS):
-                    async for chunk in request.stream():
-                        body += chunk
-                        if len(body) > self._max_body_bytes:
-                            raise self._too_large()
-                        if len(body) > SMALL_BYTES and not has_place:
-                            await self._take_place()
-                            has_place = True
-            except TimeoutError:
-                raise _too_slow() from None
+        async with AsyncExitStack() as until_exit:
+            async with AsyncExitStack() as until_arrived:
+                body, spool = await self._receive(request, until_arrived)
+                if len(body) > SMALL_BYTES or spool is not None:
+                    await until_exit.enter_async_context(_place(self._large))
+                if spool is not None:
+                    body = await asyncio.to_thread(_whole, spool, body)
             yield body
-        finally:
-            if has_place:
-                self._large.release()
 
-    async def _take_place(self) -> None:
+    async def _receive(
+        self, request: Request, until_arrived: AsyncExitStack
+    ) -> tuple[bytearray, IO[bytes] | None]:
+        """Give the end of the body, and the file that holds what came before if there is one."""
+        body, size = bytearray(), 0
+        spool: IO[bytes] | None = None
         try:
-            async with asyncio.timeout(_TURN_SECONDS):
-                await self._large.acquire()
+            async with asyncio.timeout(_BODY_SECONDS):
+                async for chunk in request.stream():
+                    body += chunk
+                    size += len(chunk)
+                    if size > self._max_body_bytes:
+                        raise self._too_large()
+                    if size > SMALL_BYTES and spool is None:
+                        await until_arrived.enter_async_context(self._place_to_arrive(request))
+                        spool = until_arrived.enter_context(tempfile.TemporaryFile())  # noqa: SIM115
+                    if spool is not None and len(body) >= _PIECE_BYTES:
+                        await asyncio.to_thread(spool.write, bytes(body))
+                        body.clear()
         except TimeoutError:
-            raise unavailable("too many large submissions at once", retry_after_seconds=5) from None
+            raise _too_slow() from None
+        except OSError as error:
+            raise unavailable("there is no room for a large submission now") from error
+        return body, spool
+
+    @asynccontextmanager
+    async def _place_to_arrive(self, request: Request) -> AsyncIterator[None]:
+        caller = Exchange.of(request.scope).caller
+        owner_id = caller.owner_id if caller is not None else None
+        places = self._arriving.get(owner_id)
+        if places is None:
+            places = _Places(asyncio.Semaphore(self._max_concurrent_large))
+            self._arriving[owner_id] = places
+        places.users += 1
+        try:
+            async with _place(places.free):
+                yield
+        finally:
+            places.users -= 1
+            if not places.users:
+                del self._arriving[owner_id]
 
     def _too_large(self) -> Problem:
         return Problem(
@@ -77,6 +123,26 @@ class BodyReader:
             f"the body may hold at most {self._max_body_bytes} bytes",
             headers={"Connection": "close"},
         )
+
+
+@asynccontextmanager
+async def _place(places: asyncio.Semaphore) -> AsyncIterator[None]:
+    try:
+        async with asyncio.timeout(_TURN_SECONDS):
+            await places.acquire()
+    except TimeoutError:
+        raise unavailable("too many large submissions at once", retry_after_seconds=5) from None
+    try:
+        yield
+    finally:
+        places.release()
+
+
+def _whole(spool: IO[bytes], end: bytearray) -> bytearray:
+    spool.seek(0)
+    whole = bytearray(spool.read())
+    whole += end
+    return whole
 
 
 def _too_slow() -> Problem:

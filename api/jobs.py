@@ -64,6 +64,7 @@ class Jobs:
         self._kinds = kinds
         self._limits = Limits(inputs=settings.max_inputs, input_bytes=settings.max_input_bytes)
         self._data_content_limit = settings.data_content_limit
+        self._data_content_bytes = settings.data_content_bytes
         self._bodies = BodyReader(
             max_body_bytes=settings.max_body_bytes,
             max_concurrent_large=settings.max_concurrent_submissions,
@@ -102,7 +103,10 @@ class Jobs:
         Query(request.query_params).finish()
         key = job_key(request, exchange)
         statement = find_job(
-            key, owner_id=exchange.known_caller.scope, most_inputs=self._data_content_limit
+            key,
+            owner_id=exchange.known_caller.scope,
+            most_inputs=self._data_content_limit,
+            most_bytes=self._data_content_bytes,
         )
         for row in await self._database.fetch(statement):
             kind = self._kinds.get(row.kind)

@@ -38,7 +38,8 @@ def job_document(row: Row[Any], *, kind: Kind | None, base: str) -> dict[str, An
         "dataContent": content,
     }
     if content is None:
-        reason = f"{row.total} inputs are too many for one answer: read them page by page"
+        size = "large" if row.is_large else "many"
+        reason = f"{row.total} inputs are too {size} for one answer: read them page by page"
         if row.pruned_at is not None:
             reason = "the inputs are removed: the time for which they are kept is over"
         document["dataContentOmitted"] = {

@@ -66,6 +66,7 @@ class Settings(BaseModel):
     max_inputs: int = Field(default=100_000, ge=1, le=10_000_000)
     max_input_bytes: int = Field(default=16 * 1024, ge=16)
     data_content_limit: int = Field(default=1_000, ge=0, le=100_000)
+    data_content_bytes: int = Field(default=1024 * 1024, ge=0)
     copy_from_inputs: int = Field(default=2_000, ge=1)
     max_concurrent_submissions: int = Field(default=4, ge=1)
 

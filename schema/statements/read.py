@@ -29,14 +29,21 @@ SELECT j.id, j.key, o.name AS owner, j.kind, j.status, j.priority, j.max_attempt
        (SELECT coalesce(sum(e.unfinished), 0)::integer FROM outbox e
         WHERE e.job_id = j.id AND e.type = 'inputs' AND e.state = 'CLAIMED'
           AND e.locked_until > now()) AS running,
-       d.bodies, d.states, d.s3_paths, d.error_classes, d.error_messages
+       CASE WHEN d.size <= CAST(:most_bytes AS bigint) THEN d.bodies END AS bodies,
+       CASE WHEN d.size <= CAST(:most_bytes AS bigint) THEN d.states END AS states,
+       CASE WHEN d.size <= CAST(:most_bytes AS bigint) THEN d.s3_paths END AS s3_paths,
+       CASE WHEN d.size <= CAST(:most_bytes AS bigint) THEN d.error_classes END AS error_classes,
+       CASE WHEN d.size <= CAST(:most_bytes AS bigint) THEN d.error_messages END AS error_messages,
+       d.size > CAST(:most_bytes AS bigint) AS is_large
 FROM job j JOIN owner o ON o.id = j.owner_id
 CROSS JOIN LATERAL (
     SELECT array_agg(s.body::text ORDER BY s.ordinal) AS bodies,
            array_agg(s.state ORDER BY s.ordinal) AS states,
            array_agg(s.result ->> 's3Path' ORDER BY s.ordinal) AS s3_paths,
            array_agg(s.error_class ORDER BY s.ordinal) AS error_classes,
-           array_agg(s.error_message ORDER BY s.ordinal) AS error_messages
+           array_agg(s.error_message ORDER BY s.ordinal) AS error_messages,
+           sum(octet_length(s.body::text) + coalesce(octet_length(s.result ->> 's3Path'), 0)
+               + coalesce(octet_length(s.error_class) + octet_length(s.error_message), 0)) AS size
     FROM input_state s WHERE s.job_id = j.id AND j.total <= CAST(:most_inputs AS integer)
 ) d
 WHERE j.key = CAST(:key AS text)
@@ -152,9 +159,14 @@ class JobFilter:
         return by_status or by_owner or self.kinds is not None
 
 
-def find_job(key: str, *, owner_id: UUID | None, most_inputs: int) -> TextClause:
-    """Find a job (of an owner, or of anyone) with the arrays of its inputs if they are few."""
-    return _JOB.bindparams(key=key, owner_id=owner_id, most_inputs=most_inputs)
+def find_job(key: str, *, owner_id: UUID | None, most_inputs: int, most_bytes: int) -> TextClause:
+    """Find a job (of an owner, or of anyone) with the arrays of its inputs if they are few.
+
+    Nor may they hold more than ``most_bytes``; ``is_large`` says that they do.
+    """
+    return _JOB.bindparams(
+        key=key, owner_id=owner_id, most_inputs=most_inputs, most_bytes=most_bytes
+    )
 
 
 def locate_job(key: str, *, owner_id: UUID | None) -> TextClause:

@@ -91,7 +91,7 @@ async def test_a_huge_job_is_shown_without_reading_its_inputs(
     database: Database, owner_id: UUID
 ) -> None:
     (job,) = await database.fetch(text("SELECT key FROM job WHERE total = 20000"))
-    statement = find_job(job.key, owner_id=owner_id, most_inputs=1_000)
+    statement = find_job(job.key, owner_id=owner_id, most_inputs=1_000, most_bytes=1 << 20)
     compiled = statement.compile(dialect=database._engine.dialect)
 
     async def unit(connection: Any) -> Any:

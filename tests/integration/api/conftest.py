@@ -87,7 +87,9 @@ def application(
 
 @pytest.fixture
 def api(database: Database, database_url: str, add_key: AddKey) -> Api:
-    app = application(database, database_url, max_body_bytes=300_000, max_inputs=1_000)
+    app = application(
+        database, database_url, max_body_bytes=300_000, max_inputs=1_000, data_content_bytes=250_000
+    )
     return Api(app, add_key)
 
 

@@ -96,6 +96,17 @@ async def test_the_content_of_a_large_job_is_left_to_its_pages(client: httpx.Asy
     assert [item["ordinal"] for item in items] == list(range(21))
 
 
+async def test_content_of_many_bytes_is_left_to_the_pages_too(
+    client: httpx.AsyncClient,
+) -> None:
+    texts = [f"{number}{'x' * 15_000}" for number in range(18)]
+    sent = {"kind": "note", "inputs": [{"text": text} for text in texts]}
+    job = await submit(client, sent)
+    document = (await client.get(f"/jobs/{job}")).json()
+    assert document["dataContent"] is None
+    assert "too large" in document["dataContentOmitted"]["reason"]
+
+
 @pytest.mark.parametrize(
     "job",
     ["J20260110_000777", "x", "J20260110_" + "9" * 19, "J1_1", "J20260110_%00", "a" * 5_000, "%ff",
