@@ -193,7 +193,10 @@ async def test_outcomes_pass_unchanged_between_the_processes(resources: Resource
         Missing("not there"),
         Refused("InvalidInput", "cannot do refuse"),
         Failed("Fault", "later", 7.0),
-        Failed("TypeError", "the result is not JSON: Object of type set is not JSON serializable"),
+        Failed(
+            "BadOutcome",
+            "result is not JSON that can be stored: Object of type set is not JSON serializable",
+        ),
     ]
 
 
