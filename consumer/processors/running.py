@@ -142,7 +142,7 @@ def _storable(said: Outcome, claim: Claim, input_: ClaimedInput) -> Outcome:
 def _check_number(outcomes: Sequence[Outcome], works: Sequence[Work]) -> None:
     if len(outcomes) != len(works):
         reason = f"process_many gave {len(outcomes)} outcomes for {len(works)} inputs"
-        raise TypeError(reason)
+        raise BadOutcome(reason)
 
 
 def _told(error: Exception, claim: Claim, inputs: Sequence[ClaimedInput]) -> Outcome:

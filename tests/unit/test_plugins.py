@@ -233,7 +233,7 @@ async def test_a_processor_that_returns_something_else_failed(
 ) -> None:
     async with runners_of(resources, here(reference)) as runners:
         outcomes = await run(runners["made-here"], "made-here", {}, {})
-    assert outcomes == [Failed("TypeError", message)] * 2
+    assert outcomes == [Failed("BadOutcome", message)] * 2
 
 
 async def test_cancelling_passes_through_the_processor(resources: Resources) -> None:
