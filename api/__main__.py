@@ -26,20 +26,14 @@ async def serve(settings: Settings, worker: str, stop: asyncio.Event) -> None:
         notifier = Notifier(database, enabled=settings.notify)
         health = Health(
             settings.liveness_timeout_seconds,
+            stop=stop,
             checks={"database": database.ping, "migrations": partial(check_at_head, database)},
         )
         app = build_app(settings, database=database, notifier=notifier, kinds=kinds, health=health)
         async with asyncio.TaskGroup() as group:
             notifying = group.create_task(notifier.run(), name="notifier")
-            draining = group.create_task(_drain(health, stop), name="drain")
             await serve_http(app, host=settings.api_host, port=settings.api_port, stop=stop)
             notifying.cancel()
-            draining.cancel()
-
-
-async def _drain(health: Health, stop: asyncio.Event) -> None:
-    await stop.wait()
-    health.draining = True
 
 
 if __name__ == "__main__":

@@ -36,7 +36,7 @@ async def serve(settings: Settings, worker: str, stop: asyncio.Event) -> None:
     kinds = choose_kinds(
         load_kinds(settings.kinds, settings.kind_policies), settings.consumer_kinds
     )
-    health = Health(settings.liveness_timeout_seconds)
+    health = Health(settings.liveness_timeout_seconds, stop=stop)
     async with AsyncExitStack() as stack:
         database = await stack.enter_async_context(
             Database.from_settings(settings, name=f"haulage consumer {worker}")
@@ -48,10 +48,11 @@ async def serve(settings: Settings, worker: str, stop: asyncio.Event) -> None:
         storage = await stack.enter_async_context(open_storage(settings))
         if storage is not None:
             health.checks["storage"] = storage.ping
+        drained = asyncio.Event()
         async with asyncio.TaskGroup() as group:
             group.create_task(
                 serve_health(
-                    health, host=settings.health_host, port=settings.health_port, stop=stop
+                    health, host=settings.health_host, port=settings.health_port, stop=drained
                 ),
                 name="health",
             )
@@ -78,7 +79,7 @@ async def serve(settings: Settings, worker: str, stop: asyncio.Event) -> None:
                     control=listener.controls(),
                 )
                 await consumer.run(stop)
-            health.draining = True
+            drained.set()
             for task in background:
                 task.cancel()
 

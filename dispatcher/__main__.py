@@ -42,7 +42,7 @@ if TYPE_CHECKING:
 async def serve(settings: Settings, worker: str, stop: asyncio.Event) -> None:
     """Relay and repair until ``stop``; wait for neighbours that are away, not ready meanwhile."""
     kinds = load_kinds(settings.kinds, settings.kind_policies)
-    health = Health(settings.liveness_timeout_seconds)
+    health = Health(settings.liveness_timeout_seconds, stop=stop)
     async with AsyncExitStack() as stack:
         database = await stack.enter_async_context(
             Database.from_settings(settings, name=f"haulage dispatcher {worker}")
@@ -65,10 +65,11 @@ async def serve(settings: Settings, worker: str, stop: asyncio.Event) -> None:
         services = _services(settings, worker, database, client, notifier, kinds)
         # What was controlled or is to be redriven need not wait for the next round.
         wakes = {name: listener.controls() for name in (Sweeper.name, Redriver.name)}
+        drained = asyncio.Event()
         async with asyncio.TaskGroup() as group:
             group.create_task(
                 serve_health(
-                    health, host=settings.health_host, port=settings.health_port, stop=stop
+                    health, host=settings.health_host, port=settings.health_port, stop=drained
                 ),
                 name="health",
             )
@@ -90,7 +91,7 @@ async def serve(settings: Settings, worker: str, stop: asyncio.Event) -> None:
                         ),
                         name="maintenance",
                     )
-            health.draining = True
+            drained.set()
             for task in side:
                 task.cancel()
 

@@ -40,7 +40,7 @@ class Health:
 
     liveness_timeout_seconds: float
     checks: dict[str, Callable[[], Awaitable[object]]] = field(default_factory=dict)
-    draining: bool = False
+    stop: asyncio.Event = field(default_factory=asyncio.Event)
     complaints: list[Callable[[], str | None]] = field(default_factory=list)
     _turns: dict[str, float] = field(default_factory=dict)
 
@@ -71,8 +71,9 @@ class Health:
         """Answer whether the process is ready: its neighbours answer, and it is not draining."""
         checks = await asyncio.gather(*(_outcome(check) for check in self.checks.values()))
         report = dict(zip(self.checks, checks, strict=True))
-        ready = not self.draining and all(outcome == "ok" for outcome in report.values())
-        status = "draining" if self.draining else "ready" if ready else "not ready"
+        draining = self.stop.is_set()
+        ready = not draining and all(outcome == "ok" for outcome in report.values())
+        status = "draining" if draining else "ready" if ready else "not ready"
         return JSONResponse({"status": status, "checks": report}, status_code=200 if ready else 503)
 
 

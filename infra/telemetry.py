@@ -123,6 +123,8 @@ def configure_logging(settings: Settings, *, process: str, worker: str) -> None:
 
 def _with_process(process: str, worker: str) -> Any:  # noqa: ANN401 - structlog's processor type
     def add(_logger: object, _name: str, event: MutableMapping[str, Any]) -> Any:  # noqa: ANN401
+        # uvicorn's own colours, said a second time.
+        event.pop("color_message", None)
         event["process"] = process
         event["worker"] = worker
         return event

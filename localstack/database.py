@@ -24,14 +24,18 @@ async def create(cluster: Cluster) -> str:
     return cluster.url(NAME, ROLE)
 
 
-async def forget_files(url: str) -> None:
-    """Forget which files exist: LocalStack starts empty, so none does.
+async def forget_what_aws_lost(url: str) -> None:
+    """Forget which files exist and which messages were sent: LocalStack starts empty.
 
-    Otherwise a job would be told to reuse files that were lost with the last LocalStack.
+    Otherwise a job would be told to reuse files that were lost with the last LocalStack, and
+    work whose message was lost with it would wait until it is sent again for its age.
     """
     connection = await asyncpg.connect(url)
     try:
         await connection.execute("DELETE FROM artifact")
+        await connection.execute(
+            "UPDATE outbox SET state = 'PENDING', sent_at = NULL WHERE state = 'SENT'"
+        )
     finally:
         await connection.close()
 

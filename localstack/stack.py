@@ -64,6 +64,8 @@ class Stack:
             if self.is_up():
                 return False
             self._end_processes()
+            # What died of itself is no part of what comes up; PostgreSQL is known by its pid file.
+            self.state.clear()
             self._set_logs_aside()
             if attached:
                 self.state.supervise()
@@ -171,7 +173,7 @@ class Stack:
             interruption=interruption,
         )
         asyncio.run(seed(url))
-        asyncio.run(database.forget_files(url))
+        asyncio.run(database.forget_what_aws_lost(url))
         return url
 
     def _start_postgres(self, taken: set[int], interruption: Interruption) -> Cluster:
