@@ -18,7 +18,7 @@ import structlog
 
 from infra.queue.sending import Outgoing, SendReport, Unsent
 from infra.retry import jittered, sleep_unless
-from schema.errors import HaulageError, Refusal, Unavailable
+from schema.errors import HaulageError, Unavailable
 from schema.lifecycle import EntryType
 from schema.message import Message, Trace
 from schema.statements import relay as statements
@@ -150,8 +150,6 @@ class Relay:
             async with slots:
                 try:
                     return await sender.send(batch)
-                except Refusal as error:
-                    return await sender.send_apart(batch, str(error))
                 except HaulageError as error:
                     reason = str(error)
                     return SendReport(

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from infra.clients import speaking_plainly
-from schema.errors import HaulageError, Refusal
+from schema.errors import Refusal
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
@@ -133,28 +133,6 @@ class SqsSender:
         if len(message.attributes) > 1:
             return await self.send([message.without_trace()])
         return SendReport([], [Unsent(message.entry_id, str(error)[:500], fatal=True)])
-
-    async def send_apart(self, batch: Sequence[Outgoing], refusal: str) -> SendReport:
-        """Send the messages of a refused batch one by one, without their traces.
-
-        One that is refused alone is unsent for good, unless all are: then it is the queue that
-        refuses us, and every message stays worth another try.
-        """
-        sent: list[int] = []
-        unsent: list[Unsent] = []
-        for message in batch:
-            try:
-                report = await self._send([message.without_trace()])
-            except HaulageError as error:
-                fatal = isinstance(error, Refusal)
-                unsent.append(Unsent(message.entry_id, str(error), fatal=fatal))
-            else:
-                sent += report.sent
-                unsent += report.unsent
-        if sent:
-            return SendReport(sent, unsent)
-        waiting = [Unsent(failure.entry_id, failure.reason, fatal=False) for failure in unsent]
-        return SendReport([], waiting, fault=f"the queue refuses every message: {refusal}")
 
     async def _send(self, batch: Sequence[Outgoing]) -> SendReport:
         with speaking_plainly("sqs"):
