@@ -12,7 +12,8 @@ from api.problems import BadField, BadFields, Problem, unavailable
 from infra.database import copy_rows
 from schema.chunking import chunk_size
 from schema.ids import uuid7
-from schema.statements.read import list_paces, tell_past
+from schema.statements.paces import list_paces
+from schema.statements.read import tell_past
 from schema.statements.submit import (
     INPUT_COPY_COLUMNS,
     find_by_idempotency_key,

@@ -9,6 +9,7 @@ from consumer.bounded import Bounded
 from consumer.intake import Intake
 from consumer.lease import Leases
 from consumer.loop import Consumer
+from consumer.pace import Paces
 from consumer.settler import Settler
 from consumer.work import Workshop
 
@@ -51,12 +52,13 @@ def assemble(
         events=settings.events_queue_url is not None,
     )
     acknowledger = Acknowledger(queue)
+    paces = Paces(database)
     runners = {
         name: _bounded(runner, kinds.get(name), intake, settings)
         for name, runner in runners.items()
     }
     health.complaints.append(lambda: _complaint(intake))
-    workshop = Workshop(database, runners, leases, settler, acknowledger, intake, stop=stop)
+    workshop = Workshop(database, runners, leases, settler, acknowledger, intake, paces, stop=stop)
     return Consumer(
         queue,
         workshop,
@@ -64,6 +66,7 @@ def assemble(
         leases,
         settler,
         acknowledger,
+        paces,
         receivers=settings.receivers,
         receive_entries=settings.receive_entries,
         drain_seconds=settings.drain_seconds,
