@@ -75,6 +75,12 @@ class Consumer:
                     work.create_task(self._receive(work, stop), name=f"receiver {number}")
                 await stop.wait()
                 self._intake.close()
+                log.info(
+                    "consumer.draining",
+                    waiting_for="open polls, and the inputs that run",
+                    claims=self._leases.many,
+                    drain_seconds=self._drain_seconds,
+                )
                 deadline = asyncio.get_running_loop().call_later(
                     self._drain_seconds, self._cut_short
                 )

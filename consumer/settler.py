@@ -164,9 +164,15 @@ def _tell(line: Settled) -> None:
     settlement, verdict = line.settlement, line.verdict
     if line.accepted and verdict.error_class is None:
         return
-    write = log.error if verdict.status is InputStatus.DLQ else log.warning
+    event = "input.failed" if line.accepted else "input.refused_late"
+    write = log.warning
+    if line.accepted and verdict.status is InputStatus.NOT_FOUND:
+        # A normal outcome, and of whole jobs at times.
+        event, write = "input.not_found", log.debug
+    elif verdict.status is InputStatus.DLQ:
+        write = log.error
     write(
-        "input.failed" if line.accepted else "input.refused_late",
+        event,
         job=settlement.claim.job_key,
         ordinal=settlement.input.ordinal,
         kind=settlement.claim.kind,
