@@ -63,6 +63,8 @@ class Consumer:
 
     async def run(self, stop: asyncio.Event) -> None:
         """Consume until ``stop``; return when all that was claimed is settled or given back."""
+        # Until the first good poll, the loop is as old as its start.
+        self._turned()
         async with asyncio.TaskGroup() as side:
             background = [
                 side.create_task(self._leases.run(), name="keepalive"),

@@ -80,6 +80,8 @@ async def serve(settings: Settings, worker: str, stop: asyncio.Event) -> None:
             if await wait_until_available("database", lambda: check_at_head(database), stop):
                 async with asyncio.TaskGroup() as work:
                     if senders:
+                        # Until its first good round, a loop is as old as its start.
+                        health.turned("relay")
                         work.create_task(relay.run(stop), name="relay")
                     work.create_task(
                         run_services(

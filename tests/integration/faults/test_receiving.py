@@ -96,6 +96,19 @@ async def test_receives_that_are_always_denied_are_told_once_and_end_liveness_un
     assert "AccessDenied" in named(lines, "receive.away")[0]["error"]
 
 
+async def test_a_consumer_that_never_had_a_good_poll_is_alive_at_first_and_then_stuck(
+    station: Delivery, stub: SqsStub
+) -> None:
+    health = Health(1.5)
+    stub.faults.always("ReceiveMessage", ACCESS_DENIED)
+    async with watched_consumer(station, Recorder(), health):
+        await eventually(lambda: asyncio.sleep(0, stub.calls["ReceiveMessage"] > 0))
+        assert await lives(health)
+        await eventually(lambda: stuck(health))
+        stub.faults.clear()
+        await eventually(lambda: lives(health))
+
+
 async def test_a_consumer_whose_slots_are_all_busy_is_alive(
     station: Delivery, platform: Platform
 ) -> None:
