@@ -15,7 +15,7 @@ from consumer.work import Workshop
 
 if TYPE_CHECKING:
     import asyncio
-    from collections.abc import Mapping
+    from collections.abc import Callable, Mapping
 
     from consumer.work import Runner
     from infra.database import Database
@@ -36,11 +36,13 @@ def assemble(
     *,
     health: Health,
     control: asyncio.Event | None = None,
+    tell: Callable[[], None] = lambda: None,
 ) -> Consumer:
     """Give a consumer that is ready to run; it opens nothing by itself.
 
     ``control`` is set when some job was paused or ended by request; else the next extension of
-    the leases finds out.
+    the leases finds out. ``tell`` is called when an outcome ended its job before the others had
+    theirs.
     """
     intake = Intake(slots=settings.concurrency, prefetch_inputs=settings.prefetch_inputs)
     leases = Leases(database, queue, lease_seconds=settings.lease_seconds, control=control)
@@ -49,6 +51,7 @@ def assemble(
         worker=worker,
         backoffs={name: kind.backoff for name, kind in kinds.items()},
         most=settings.settle_batch,
+        tell=tell,
         events=settings.events_queue_url is not None,
     )
     acknowledger = Acknowledger(queue)

@@ -115,6 +115,7 @@ def _services(
             backoffs={name: kind.backoff for name, kind in kinds.items()},
             most=most,
             wake=wake,
+            tell=notifier.notify_control,
             events=settings.events_queue_url is not None,
         ),
         Resender(database, after_seconds=settings.resend_after_seconds, most=most, wake=wake),

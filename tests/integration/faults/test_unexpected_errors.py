@@ -173,7 +173,9 @@ async def test_a_lease_that_cannot_be_repaired_does_not_hold_up_the_others(
         "CREATE TRIGGER refuse BEFORE UPDATE ON input FOR EACH ROW"
         f" WHEN (NEW.job_id = '{poison}') EXECUTE FUNCTION refuse()"
     )
-    reaper = Reaper(database, worker="reaper", backoffs={}, most=10, wake=lambda: None)
+    reaper = Reaper(
+        database, worker="reaper", backoffs={}, most=10, wake=lambda: None, tell=lambda: None
+    )
     with capture_logs() as lines:
         assert await reaper.once() == 2
     assert sorted(line["event"] for line in lines) == ["reaper.failed", "reaper.repaired"]
