@@ -81,7 +81,7 @@ async def test_a_job_that_fails_fast_is_swept_without_waiting_for_the_next_round
         ):
             side = [group.create_task(each.run()) for each in (listener, notifier)]
             async with delivery.dispatching():
-                await eventually(lambda: asyncio.sleep(0, _is_listening(lines)))
+                await eventually(lambda: _is_listening(lines))
                 async with delivery.consuming(
                     Recorder(only_the_first_dies), tell=notifier.notify_control
                 ):

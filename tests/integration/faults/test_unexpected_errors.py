@@ -135,12 +135,12 @@ async def test_duties_back_off_while_a_neighbour_is_away_and_tell_of_it_once() -
                     turned=lambda name: turns.update([name]),
                 )
             )
-            await eventually(lambda: asyncio.sleep(0, min(duty.tries for duty in duties) >= 6))
+            await eventually(lambda: min(duty.tries for duty in duties) >= 6)
             assert turns == {duty.name: 1 for duty in duties}, "begun, and no good round since"
             is_away.clear()
             for each in stops:
                 await each.wait()
-            await eventually(lambda: asyncio.sleep(0, len(lines) >= 2))
+            await eventually(lambda: len(lines) >= 2)
             stop.set()
     assert [line["event"] for line in lines] == ["maintenance.away", "maintenance.recovered"]
 
