@@ -6,6 +6,7 @@ import sys
 from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 from urllib.parse import quote
+from uuid import uuid4
 
 import pytest
 from sqlalchemy import text
@@ -14,7 +15,7 @@ from infra.database import Database
 from infra.wakeup import CHANNEL, Listener
 from localstack.postgres import Cluster
 from schema.errors import Unavailable
-from tests.databases import cloned
+from tests.databases import execute
 from tests.platform import eventually, settings_for
 from tests.stubs.tls_server import CERTIFICATE, TlsServer
 
@@ -31,8 +32,10 @@ async def with_tls(postgres: Cluster) -> AsyncIterator[TlsServer]:
 @pytest.fixture
 def empty(postgres: Cluster) -> Iterator[str]:
     """The name of a database without a schema."""
-    with cloned(postgres, "template1") as url:
-        yield name_of(url)
+    name = f"empty_{uuid4().hex[:12]}"
+    asyncio.run(execute(postgres.url(), f"CREATE DATABASE {name}"))
+    yield name
+    asyncio.run(execute(postgres.url(), f"DROP DATABASE {name} WITH (FORCE)"))
 
 
 async def connect_all(url: str) -> set[tuple[str, bool]]:
