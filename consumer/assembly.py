@@ -9,12 +9,13 @@ from consumer.bounded import Bounded
 from consumer.intake import Intake
 from consumer.lease import Leases
 from consumer.loop import Consumer
+from consumer.pace import Paces
 from consumer.settler import Settler
 from consumer.work import Workshop
 
 if TYPE_CHECKING:
     import asyncio
-    from collections.abc import Mapping
+    from collections.abc import Callable, Mapping
 
     from consumer.work import Runner
     from infra.database import Database
@@ -35,11 +36,13 @@ def assemble(
     *,
     health: Health,
     control: asyncio.Event | None = None,
+    tell: Callable[[], None] = lambda: None,
 ) -> Consumer:
     """Give a consumer that is ready to run; it opens nothing by itself.
 
     ``control`` is set when some job was paused or ended by request; else the next extension of
-    the leases finds out.
+    the leases finds out. ``tell`` is called when an outcome ended its job before the others had
+    theirs.
     """
     intake = Intake(slots=settings.concurrency, prefetch_inputs=settings.prefetch_inputs)
     leases = Leases(database, queue, lease_seconds=settings.lease_seconds, control=control)
@@ -48,15 +51,17 @@ def assemble(
         worker=worker,
         backoffs={name: kind.backoff for name, kind in kinds.items()},
         most=settings.settle_batch,
+        tell=tell,
         events=settings.events_queue_url is not None,
     )
     acknowledger = Acknowledger(queue)
+    paces = Paces(database)
     runners = {
         name: _bounded(runner, kinds.get(name), intake, settings)
         for name, runner in runners.items()
     }
     health.complaints.append(lambda: _complaint(intake))
-    workshop = Workshop(database, runners, leases, settler, acknowledger, intake, stop=stop)
+    workshop = Workshop(database, runners, leases, settler, acknowledger, intake, paces, stop=stop)
     return Consumer(
         queue,
         workshop,
@@ -64,6 +69,7 @@ def assemble(
         leases,
         settler,
         acknowledger,
+        paces,
         receivers=settings.receivers,
         receive_entries=settings.receive_entries,
         drain_seconds=settings.drain_seconds,
