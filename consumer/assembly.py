@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from typing import TYPE_CHECKING
 
 from consumer.acknowledger import Acknowledger
@@ -14,7 +15,7 @@ from consumer.work import Workshop
 
 if TYPE_CHECKING:
     import asyncio
-    from collections.abc import Mapping
+    from collections.abc import Callable, Mapping
 
     from consumer.work import Runner
     from infra.database import Database
@@ -35,14 +36,17 @@ def assemble(
     *,
     health: Health,
     control: asyncio.Event | None = None,
+    clock: Callable[[], float] = time.monotonic,
 ) -> Consumer:
     """Give a consumer that is ready to run; it opens nothing by itself.
 
     ``control`` is set when some job was paused or ended by request; else the next extension of
-    the leases finds out.
+    the leases finds out. ``clock`` is the loop's own, by which this process knows its leases' ends.
     """
     intake = Intake(slots=settings.concurrency, prefetch_inputs=settings.prefetch_inputs)
-    leases = Leases(database, queue, lease_seconds=settings.lease_seconds, control=control)
+    leases = Leases(
+        database, queue, lease_seconds=settings.lease_seconds, control=control, clock=clock
+    )
     settler = Settler(
         database,
         worker=worker,
