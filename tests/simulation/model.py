@@ -22,10 +22,12 @@ _ENDED = {"COMPLETED", "FAILED", "CANCELLED", "EXPIRED"}
 _MAY_BE_REDRIVEN = {"DLQ", "NOT_FOUND", "CANCELLED", "EXPIRED"}
 _COUNTERS = ("succeeded", "skipped", "not_found", "dlq", "cancelled", "expired")
 _READ = """
-SELECT json_build_array((SELECT json_agg(j) FROM job j),
+SELECT json_build_array((SELECT json_agg(j) FROM (
+           SELECT j.*, j.expires_at <= now() AS is_past FROM job j) j),
        (SELECT json_agg(to_jsonb(i) - 'settled_at') FROM input i),
        (SELECT json_agg(o) FROM (
-           SELECT o.*, o.locked_until > now() AS is_locked FROM outbox o) o),
+           SELECT o.*, o.locked_until > now() AS is_locked, o.available_at <= now() AS is_due
+           FROM outbox o) o),
        (SELECT json_agg(a) FROM attempt a), (SELECT json_agg(d) FROM dead_letter d),
        (SELECT json_agg(r) FROM redrive r), (SELECT json_agg(p) FROM parked_message p))::text
 """
@@ -78,6 +80,7 @@ def check(before: Snapshot, after: Snapshot, *, claims: Mapping[int, tuple[int, 
     _check_attempts(after)
     _check_correlation(after)
     _check_jobs(before, after)
+    _check_claims(before, after)
     for key, old in before.inputs.items():
         assert key in after.inputs, f"the input is gone: {old}"
         _check_input(key, old, before, after, claims)
@@ -148,6 +151,18 @@ def _check_jobs(before: Snapshot, after: Snapshot) -> None:
         if old["status"] in _ENDED and new["status"] != old["status"]:
             assert job_id in redriven, f"{old['status']} is not final: {new}"
         assert old["correlation_id"] == new["correlation_id"], (old, new)
+
+
+def _check_claims(before: Snapshot, after: Snapshot) -> None:
+    """Consumers are given what is due, of jobs that are active: a pause holds from its commit."""
+    for entry in after.entries.values():
+        old = before.entries.get(entry["id"])
+        is_new = old is None or old["epoch"] < entry["epoch"]
+        if is_new and entry["state"] == "CLAIMED" and entry["locked_by"].startswith("consumer"):
+            job = before.jobs[UUID(entry["job_id"])]
+            assert job["status"] in ("SUBMITTED", "RUNNING"), (entry, job)
+            assert not job["is_past"], (entry, job)
+            assert entry["is_due"], entry
 
 
 def _redriven_jobs(before: Snapshot, after: Snapshot) -> set[UUID]:

@@ -45,13 +45,13 @@ class Submit:
             return
         key = f"key-{len(world.asked)}"
         now = dt.datetime.now(dt.UTC)
-        times = {
+        times: dict[str, Any] = {
             name: (now + dt.timedelta(seconds=self.asked[name])).isoformat()
             for name in ("scheduledFor", "expiresAt")
             if name in self.asked
         }
         inputs = [{"number": number} for number in range(self.asked["inputs"])]
-        document: dict[str, Any] = {**self.asked, "inputs": inputs, **times}
+        document = {**self.asked, "inputs": inputs, **times}
         world.asked[key] = self.owner, document
         await world.submit(key, self.leash.calls, self.leash.fate)
 
@@ -136,15 +136,16 @@ class FinishWork:
 
 @dataclass(frozen=True)
 class Dispatch:
-    """A dispatcher begins a round of a duty, and goes on with what it has begun."""
+    """A dispatcher begins a round of some duties, and goes on with what it has begun."""
 
     which: int
-    duty: str
+    duties: tuple[str, ...]
     leash: Leash
 
     async def take(self, world: World) -> None:
         dispatcher = world.dispatchers[self.which % len(world.dispatchers)]
-        dispatcher.begin(self.duty)
+        for duty in self.duties:
+            dispatcher.begin(duty)
         await world.run(dispatcher, self.leash.calls, self.leash.fate)
 
 
@@ -163,12 +164,13 @@ class StartOrStop:
 
 @dataclass(frozen=True)
 class PassTime:
-    """Every clock moves on."""
+    """The clocks of all neighbours move on; those of hosts that sleep meanwhile do not."""
 
     seconds: float
+    hosts_sleep: bool
 
     async def take(self, world: World) -> None:
-        await world.advance(self.seconds)
+        await world.advance(self.seconds, hosts_sleep=self.hosts_sleep)
 
 
 @dataclass(frozen=True)
@@ -228,10 +230,11 @@ SUBMIT = st.builds(Submit, _SUBMISSIONS, _OWNER, _LEASHES)
 # How often each comes, of as many as there are in all.
 _SHARES: tuple[tuple[int, st.SearchStrategy[Step]], ...] = (
     (9, st.builds(Consume, _WHICH, st.lists(st.sampled_from(Saying), max_size=3), _LEASHES)),
-    (5, st.builds(Dispatch, _WHICH, st.just("relay"), _LEASHES)),
-    (6, st.builds(Dispatch, _WHICH, st.sampled_from(_DUTIES), _LEASHES)),
+    (5, st.builds(Dispatch, _WHICH, st.just(("relay",)), _LEASHES)),
+    (4, st.builds(Dispatch, _WHICH, st.sampled_from(_DUTIES).map(lambda one: (one,)), _LEASHES)),
+    (4, st.builds(Dispatch, _WHICH, st.permutations(_DUTIES).map(tuple), _LEASHES)),
     (3, st.builds(FinishWork, _WHICH, st.lists(st.sampled_from(Saying), min_size=1, max_size=3))),
-    (3, st.builds(PassTime, st.sampled_from(_CLOCK))),
+    (4, st.builds(PassTime, st.sampled_from(_CLOCK), st.booleans())),
     (3, _DISTURBANCES),
     (3, _MOVES),
     (2, _REDRIVES),

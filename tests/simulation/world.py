@@ -21,13 +21,13 @@ from tests.simulation import model
 from tests.simulation.gate import Fate
 from tests.simulation.loop import SimulatedLoop
 from tests.simulation.processes import Api, ConsumerProcess, Dispatcher, Process, Surroundings
-from tests.simulation.queues import FaultyQueue
+from tests.simulation.queues import FaultyQueue, NeighbourClock
 
 LEASE_SECONDS = 60
 RESEND_AFTER_SECONDS = 120
 OWNERS = ("acme", "bolt")
 _QUEUE, _DEAD, _EVENTS = "http://queues/work", "http://queues/dead", "http://queues/events"
-_MOST_RECEIVES = 6
+_MOST_RECEIVES, _NEVER = 6, 10_000
 _ALL_JOBS = dict.fromkeys("JIODA", "")
 # The doctor's statements in one, as this asks after every step.
 _DOCTOR = text(
@@ -70,9 +70,10 @@ class World:
     ) -> None:
         self.loop = loop
         self.settings = settings
-        self.queue = FaultyQueue("work", loop, most_receives=_MOST_RECEIVES)
-        self.queue.dead = FaultyQueue("dead", loop, most_receives=10_000)
-        self.events = FaultyQueue("events", loop, most_receives=10_000)
+        self.clock = NeighbourClock()
+        self.queue = FaultyQueue("work", self.clock, most_receives=_MOST_RECEIVES)
+        self.queue.dead = FaultyQueue("dead", self.clock, most_receives=_NEVER)
+        self.events = FaultyQueue("events", self.clock, most_receives=_NEVER)
         self.consumers: list[ConsumerProcess] = []
         self.dispatchers: list[Dispatcher] = []
         self.before = model.NOTHING
@@ -115,8 +116,6 @@ class World:
     async def close(self) -> None:
         for process in (self.api, *self.dispatchers, *self.consumers):
             await process.die()
-        for queue in (self.queue, self.events):
-            queue.queue.close()
 
     def start_consumer(self) -> None:
         name = self._name("consumer")
@@ -130,8 +129,11 @@ class World:
         for consumer in self.consumers:
             consumer.listener.tell_controlled()
 
-    async def advance(self, seconds: float) -> None:
-        """Move every clock on. The database's stands, so all it knows moves back instead."""
+    async def advance(self, seconds: float, *, hosts_sleep: bool = False) -> None:
+        """Move every clock on. The database's stands, so all it knows moves back instead.
+
+        Hosts that sleep do not notice: a consumer takes leases that have lapsed for its own.
+        """
         shifts = []
         for table in _TABLES:
             times = [
@@ -145,7 +147,9 @@ class World:
             sa.bindparam("ago", ago, sa.Interval)
         )
         await self._database.fetch(statement)
-        self.loop.advance(seconds)
+        self.clock.seconds += seconds
+        if not hosts_sleep:
+            self.loop.advance(seconds)
 
     async def submit(self, key: str, calls: int, fate: Fate) -> None:
         """Send a submission, perhaps once more."""
