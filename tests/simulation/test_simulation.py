@@ -18,8 +18,8 @@ from tests.simulation.loop import SimulatedLoop
 from tests.simulation.machine import Ground, Simulation
 from tests.simulation.world import simulated_settings
 
-EXAMPLES = int(os.environ.get("SIMULATION_EXAMPLES", "20"))
-STEPS = int(os.environ.get("SIMULATION_STEPS", "60"))
+EXAMPLES = int(os.environ.get("SIMULATION_EXAMPLES", "10"))
+STEPS = int(os.environ.get("SIMULATION_STEPS", "80"))
 SEED = os.environ.get("SIMULATION_SEED")
 
 

@@ -38,7 +38,12 @@ _DOCTOR = text(
     )
 )
 _TABLES = [table for table in metadata.sorted_tables if table.name != "index_level"]
-_ENDED = {"COMPLETED", "FAILED", "CANCELLED", "EXPIRED"}
+# What else of a table remembers a time: how far a redrive of letters has come.
+_REMEMBERED = {
+    "redrive": """, cursor = CASE WHEN source = 'dlq' AND cursor IS NOT NULL THEN jsonb_set(
+        cursor, '{0}', to_jsonb((cursor ->> 0)::timestamptz - CAST(:ago AS interval)))
+        ELSE cursor END"""
+}
 
 
 def simulated_settings(database_url: str, mode: str) -> Settings:
@@ -141,6 +146,7 @@ class World:
             ]
             moves = ", ".join(f"{name} = {name} - CAST(:ago AS interval)" for name in times)
             if times:
+                moves += _REMEMBERED.get(table.name, "")
                 shifts.append(f"moved_{table.name} AS (UPDATE {table.name} SET {moves})")
         ago = dt.timedelta(seconds=seconds)
         statement = text(f"WITH {', '.join(shifts)} SELECT 1").bindparams(
