@@ -2,14 +2,16 @@
 
 A thread counts its own ticks during which the loop did not turn, so that a process that was
 stopped as a whole and goes on is not taken for a blocked one. What blocks while it holds the
-interpreter's lock (a regular expression, C code) keeps that thread from running as well: a timer
-outside the interpreter ends the process after twice the limit, with exit code 1.
+interpreter's lock (a regular expression, C code) keeps that thread from running as well: the
+kernel ends the process when it used twice the limit of processor time since the last tick. Time
+in which it was stopped does not count there either.
 """
 
 from __future__ import annotations
 
 import asyncio
 import faulthandler
+import signal
 import sys
 import threading
 import traceback
@@ -56,8 +58,10 @@ class Watchdog:
 
     def _watch(self, watched: int) -> None:
         seen, ticks = self._turns, 0
+        # Written in the signal's handler, without the interpreter; then the signal ends us.
+        faulthandler.register(signal.SIGVTALRM, chain=True)
         while not self._over.wait(self._tick):
-            faulthandler.dump_traceback_later(2 * self._limit, exit=True)
+            signal.setitimer(signal.ITIMER_VIRTUAL, 2 * self._limit)
             seen, ticks = self._turns, (ticks + 1 if self._turns == seen else 0)
             if ticks >= _TICKS:
                 # The blocked thread may hold a lock of the log's: not even that may stop us.
@@ -66,7 +70,8 @@ class Watchdog:
                 telling.join(_LOG_SECONDS)
                 self._end_process(EXIT_BLOCKED)
                 break
-        faulthandler.cancel_dump_traceback_later()
+        signal.setitimer(signal.ITIMER_VIRTUAL, 0)
+        faulthandler.unregister(signal.SIGVTALRM)
 
     def _tell(self, watched: int) -> None:
         frame = sys._current_frames().get(watched)  # noqa: SLF001 - documented for debuggers

@@ -4,7 +4,6 @@ A process is known by its `Identity` alone, which can be written down and read b
 finds it later can tell the process from a stranger that was given the same pid.
 """
 
-import contextlib
 import os
 import signal
 import subprocess
@@ -209,10 +208,13 @@ def wait_until(
 
 def is_gone(identity: Identity) -> bool:
     """True when the process ended; collects it if it was our child."""
-    # A process that an earlier run started is not our child, but init's to collect.
-    with contextlib.suppress(ChildProcessError):
-        os.waitpid(identity.pid, os.WNOHANG)
-    return not identity.is_alive
+    try:
+        # A child that died this moment may not be ours to collect yet: then it is not gone.
+        collected, _ = os.waitpid(identity.pid, os.WNOHANG)
+    except ChildProcessError:
+        # A process that an earlier run started is not our child, but init's to collect.
+        return not identity.is_alive
+    return collected == identity.pid
 
 
 def stop(
