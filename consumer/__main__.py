@@ -21,7 +21,7 @@ from infra.process import run
 from infra.queue.outbox import OutboxQueue
 from infra.queue.sqs import SqsQueue
 from infra.retry import wait_until_available
-from infra.wakeup import Listener
+from infra.wakeup import Listener, Notifier
 from schema.errors import Misconfigured
 
 if TYPE_CHECKING:
@@ -43,6 +43,7 @@ async def serve(settings: Settings, worker: str, stop: asyncio.Event) -> None:
         )
         clients = Clients(settings)
         listener = Listener(settings, name=f"haulage consumer {worker}")
+        notifier = Notifier(database, enabled=settings.notify)
         queue = await _queue(settings, worker, database, clients, listener, kinds, stack)
         health.checks |= {"database": lambda: check_at_head(database), "queue": queue.ping}
         storage = await stack.enter_async_context(open_storage(settings))
@@ -62,6 +63,7 @@ async def serve(settings: Settings, worker: str, stop: asyncio.Event) -> None:
             background = [
                 group.create_task(watchdog.run(), name="watchdog"),
                 group.create_task(listener.run(), name="listener"),
+                group.create_task(notifier.run(), name="notifier"),
             ]
             if await wait_until_available("database", lambda: check_at_head(database), stop):
                 runners = await stack.enter_async_context(
@@ -77,6 +79,7 @@ async def serve(settings: Settings, worker: str, stop: asyncio.Event) -> None:
                     stop,
                     health=health,
                     control=listener.controls(),
+                    tell=notifier.notify_control,
                 )
                 await consumer.run(stop)
             drained.set()

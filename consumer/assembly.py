@@ -10,6 +10,7 @@ from consumer.bounded import Bounded
 from consumer.intake import Intake
 from consumer.lease import Leases
 from consumer.loop import Consumer
+from consumer.pace import Paces
 from consumer.settler import Settler
 from consumer.work import Workshop
 
@@ -36,12 +37,14 @@ def assemble(
     *,
     health: Health,
     control: asyncio.Event | None = None,
+    tell: Callable[[], None] = lambda: None,
     clock: Callable[[], float] = time.monotonic,
 ) -> Consumer:
     """Give a consumer that is ready to run; it opens nothing by itself.
 
     ``control`` is set when some job was paused or ended by request; else the next extension of
-    the leases finds out. ``clock`` is the loop's own, by which this process knows its leases' ends.
+    the leases finds out. ``tell`` is called when an outcome ended its job before the others had
+    theirs. ``clock`` is the loop's own, by which this process knows its leases' ends.
     """
     intake = Intake(slots=settings.concurrency, prefetch_inputs=settings.prefetch_inputs)
     leases = Leases(
@@ -52,15 +55,17 @@ def assemble(
         worker=worker,
         backoffs={name: kind.backoff for name, kind in kinds.items()},
         most=settings.settle_batch,
+        tell=tell,
         events=settings.events_queue_url is not None,
     )
     acknowledger = Acknowledger(queue)
+    paces = Paces(database)
     runners = {
         name: _bounded(runner, kinds.get(name), intake, settings)
         for name, runner in runners.items()
     }
     health.complaints.append(lambda: _complaint(intake))
-    workshop = Workshop(database, runners, leases, settler, acknowledger, intake, stop=stop)
+    workshop = Workshop(database, runners, leases, settler, acknowledger, intake, paces, stop=stop)
     return Consumer(
         queue,
         workshop,
@@ -68,6 +73,7 @@ def assemble(
         leases,
         settler,
         acknowledger,
+        paces,
         receivers=settings.receivers,
         receive_entries=settings.receive_entries,
         drain_seconds=settings.drain_seconds,

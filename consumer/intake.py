@@ -26,11 +26,6 @@ class Intake:
         self._room = asyncio.Event()
         self._room.set()
 
-    @property
-    def in_hand(self) -> int:
-        """Give the number of inputs that were claimed and have not ended."""
-        return self._in_hand
-
     async def room(self) -> int:
         """Wait until another claim fits; give how many entries of the usual size would."""
         await self._room.wait()

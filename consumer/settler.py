@@ -20,7 +20,7 @@ from schema.lifecycle import InputStatus
 from schema.outcome import Refused
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Callable, Mapping, Sequence
 
     from consumer.lease import Lease
     from infra.database import Database
@@ -33,7 +33,7 @@ _AWAY_CAP_SECONDS = 2.0
 
 
 class Settler:
-    """Commits outcomes in batches, one commit at a time."""
+    """Commits outcomes in batches, one commit at a time; tells when that ended a job early."""
 
     def __init__(
         self,
@@ -42,12 +42,14 @@ class Settler:
         worker: str,
         backoffs: Mapping[str, Backoff],
         most: int,
+        tell: Callable[[], None],
         events: bool = False,
     ) -> None:
         self._database = database
         self._worker = worker
         self._backoffs = backoffs
         self._most = most
+        self._tell = tell
         self._events = events
         self._waiting: list[tuple[Lease, Settlement]] = []
         self._wanted = asyncio.Event()
@@ -109,8 +111,11 @@ class Settler:
                 if failures == 1:
                     log.warning("settle.away", inputs=len(batch), error=str(error))
                 await asyncio.sleep(pause)
+        if any(line.ended_early for line in lines):
+            # Else the rest of the job would run on until the sweeper's next round.
+            self._tell()
         for (lease, _), line in zip(batch, lines, strict=True):
-            _tell(line)
+            _log(line)
             lease.note_settled(accepted=line.accepted)
 
     def give_up(self) -> None:
@@ -159,14 +164,20 @@ def _is_unrecordable(error: Exception) -> bool:
     )
 
 
-def _tell(line: Settled) -> None:
+def _log(line: Settled) -> None:
     """Log what an operator may have to act on; successes are told per claim."""
     settlement, verdict = line.settlement, line.verdict
     if line.accepted and verdict.error_class is None:
         return
-    write = log.error if verdict.status is InputStatus.DLQ else log.warning
+    event = "input.failed" if line.accepted else "input.refused_late"
+    write = log.warning
+    if line.accepted and verdict.status is InputStatus.NOT_FOUND:
+        # A normal outcome, and of whole jobs at times.
+        event, write = "input.not_found", log.debug
+    elif verdict.status is InputStatus.DLQ:
+        write = log.error
     write(
-        "input.failed" if line.accepted else "input.refused_late",
+        event,
         job=settlement.claim.job_key,
         ordinal=settlement.input.ordinal,
         kind=settlement.claim.kind,

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from consumer.acknowledger import Acknowledger
     from consumer.intake import Intake
     from consumer.lease import Lease, Leases
+    from consumer.pace import Paces
     from consumer.settler import Settler
     from infra.database import Database
     from infra.queue.protocol import Claim, ClaimedInput
@@ -48,6 +49,7 @@ class Workshop:
         settler: Settler,
         acknowledger: Acknowledger,
         intake: Intake,
+        paces: Paces,
         *,
         stop: asyncio.Event,
     ) -> None:
@@ -57,6 +59,7 @@ class Workshop:
         self._settler = settler
         self._acknowledger = acknowledger
         self._intake = intake
+        self._paces = paces
         self._stop = stop
 
     async def carry(self, claim: Claim) -> None:
@@ -133,11 +136,13 @@ class Workshop:
             return
         finally:
             self._intake.free_slot(inputs=len(inputs))
-        elapsed_ms = round((time.monotonic() - began) * 1000 / len(inputs))
+        elapsed_ms = (time.monotonic() - began) * 1000
+        self._paces.note(lease.claim.kind, elapsed_ms=elapsed_ms, inputs=len(inputs))
+        each_ms = round(elapsed_ms / len(inputs))
         self._settler.add(
             lease,
             [
-                Settlement(lease.claim, input_, outcome, elapsed_ms)
+                Settlement(lease.claim, input_, outcome, each_ms)
                 for input_, outcome in zip(inputs, outcomes, strict=True)
             ],
         )

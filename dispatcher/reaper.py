@@ -39,6 +39,7 @@ class Reaper:
         backoffs: Mapping[str, Backoff],
         most: int,
         wake: Callable[[], None],
+        tell: Callable[[], None],
         events: bool = False,
     ) -> None:
         self._database = database
@@ -46,6 +47,7 @@ class Reaper:
         self._backoffs = backoffs
         self._most = most
         self._wake = wake
+        self._tell = tell
         self._events = events
         self._told: dict[int, str] = {}
 
@@ -91,6 +93,8 @@ class Reaper:
             jitter=random.random,
             events=self._events,
         )
+        if any(line.ended_early for line in settled):
+            self._tell()
         log.warning(
             "reaper.repaired",
             lost_worker=lapsed.worker,

@@ -15,7 +15,7 @@ import schema.statements
 from infra.database import Database
 from schema.errors import Unavailable
 from schema.statements.keys import find_key
-from schema.statements.read import list_paces
+from schema.statements.paces import list_paces
 
 Result = TypeVar("Result")
 

@@ -172,6 +172,7 @@ class ConsumerProcess(Process):
             self._stop,
             health=Health(90),
             control=self.listener.controls(),
+            tell=around.tell,
             clock=around.loop.time,
         )
         self._running = self.start(consumer.run(self._stop))
@@ -265,6 +266,7 @@ class Dispatcher(Process):
                 backoffs={name: kind.backoff for name, kind in KINDS.items()},
                 most=most,
                 wake=wake,
+                tell=tell,
                 events=True,
             ),
             Resender(database, after_seconds=settings.resend_after_seconds, most=most, wake=wake),

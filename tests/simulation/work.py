@@ -16,6 +16,8 @@ from schema.errors import Fault, InvalidInput, NotFound, Skip
 from schema.kinds import JobInput, Kind
 from schema.outcome import Artifact, Backoff, Failed, Outcome, Succeeded
 
+# Chunks are as large as they may be, whatever pace this machine has today.
+_ANY_PACE_MS = 1e12
 TIME_LIMIT_SECONDS = 200.0
 BACKOFF = Backoff(base_seconds=8, cap_seconds=30)
 
@@ -28,12 +30,16 @@ SINGLE = Kind(
     "single",
     Number,
     "tests.simulation.work:unused",
-    chunk=ChunkBounds(maximum=3),
+    chunk=ChunkBounds(maximum=3, target_slice_ms=_ANY_PACE_MS),
     backoff=BACKOFF,
     time_limit_seconds=TIME_LIMIT_SECONDS,
 )
 BATCH = Kind(
-    "batch", Number, "tests.simulation.work:unused", chunk=ChunkBounds(maximum=4), backoff=BACKOFF
+    "batch",
+    Number,
+    "tests.simulation.work:unused",
+    chunk=ChunkBounds(maximum=4, target_slice_ms=_ANY_PACE_MS),
+    backoff=BACKOFF,
 )
 KINDS = {kind.name: kind for kind in (SINGLE, BATCH)}
 
