@@ -11,6 +11,7 @@ from dispatcher.drain import Drain
 from dispatcher.expirer import Expirer
 from dispatcher.finalizer import Finalizer
 from dispatcher.maintenance import MaintenanceService, run_services
+from dispatcher.promoter import Promoter
 from dispatcher.pruner import Pruner, Retention
 from dispatcher.reaper import Reaper
 from dispatcher.redriver import Redriver
@@ -118,6 +119,7 @@ def _services(
             tell=notifier.notify_control,
             events=settings.events_queue_url is not None,
         ),
+        Promoter(database, wake=wake),
         Resender(database, after_seconds=settings.resend_after_seconds, most=most, wake=wake),
         Finalizer(database, most=most),
         Expirer(database, most=most, tell=notifier.notify_control),

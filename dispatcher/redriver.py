@@ -43,12 +43,13 @@ class Redriver:
         self._after = _FIRST
 
     async def once(self) -> int:
-        """Do one batch of each open redrive; return how many of them came further."""
+        """Do one batch of each open redrive; return how many of them came further.
+
+        After one that failed, the next round goes on with those behind it.
+        """
         moved = 0
-        self._after = _FIRST
         while (progress := await self._database.run(self._next)) is not None:
             moved += progress.moved
-            self._after = progress.redrive_id
             if progress.redriven:
                 self._wake()
             if progress.finished:
@@ -59,10 +60,12 @@ class Redriver:
                     redriven=progress.redriven,
                     stopped_reason=progress.stopped_reason,
                 )
+        self._after = _FIRST
         return moved
 
     async def _next(self, connection: AsyncConnection) -> redrive.Progress | None:
         row = (await connection.execute(take_redrive(after=self._after))).one_or_none()
         if row is None:
             return None
+        self._after = row.id
         return await redrive.advance(connection, row, chunks=self._chunks, most=self._most)

@@ -27,9 +27,9 @@ if TYPE_CHECKING:
 
 log: structlog.stdlib.BoundLogger = structlog.get_logger(__name__)
 
-# The job is locked while a batch is ended, and everyone who settles inputs of it waits: with
-# chunks of a hundred this is 2,000 inputs at a time.
-_ENTRIES_TO_END = 20
+# The job is locked while a batch is ended, and everyone who settles inputs of it waits.
+_ENTRIES_TO_END = 500
+_INPUTS_TO_END = 2_000
 _JOBS_AT_ONCE = 20
 _FIRST = UUID(int=0)
 
@@ -66,7 +66,7 @@ class Sweeper:
     async def _sweep(self, job: Row[Any]) -> int:
         if job.status in TERMINAL_JOB_STATUSES:
             ended = await self._end(job)
-            moved, is_last = ended.entries, ended.entries < _ENTRIES_TO_END
+            moved, is_last = ended.entries, ended.is_last
             if ended.running:
                 # Their workers hold nothing any more.
                 self._tell()
@@ -87,7 +87,8 @@ class Sweeper:
     async def _end(self, job: Row[Any]) -> Row[Any]:
         async def unit(connection: AsyncConnection) -> Row[Any]:
             await connection.execute(lock_job(job.id))
-            return (await connection.execute(end_entries(job.id, most=_ENTRIES_TO_END))).one()
+            statement = end_entries(job.id, most=_ENTRIES_TO_END, most_inputs=_INPUTS_TO_END)
+            return (await connection.execute(statement)).one()
 
         return await self._database.run(unit)
 

@@ -187,6 +187,8 @@ def connect_arguments(settings: Settings, *, name: str) -> dict[str, Any]:
             int(settings.idle_in_transaction_timeout_seconds * milliseconds)
         ),
         "jit": "off",
+        # A plan kept from a lull, when the outbox was empty, would read all of it in the next rush.
+        "plan_cache_mode": "force_custom_plan",
         "timezone": "UTC",
     }
     return arguments

@@ -12,18 +12,22 @@ from localstack.postgres import Cluster
 from schema.tables import metadata
 
 # Whatever a test may have changed beside rows: such a database is not lent again.
-_SHAPE = """
+_SHAPE = r"""
     SELECT md5(string_agg(part, '|' ORDER BY part)) FROM (
-        SELECT (oid, relname, relkind, reloptions, relacl, reltriggers_)::text AS part
-        FROM pg_class CROSS JOIN LATERAL (
-            SELECT count(*) AS reltriggers_ FROM pg_trigger WHERE tgrelid = pg_class.oid) t
-        WHERE relnamespace = 'public'::regnamespace
+        SELECT (oid, relname, relkind, reloptions, relacl)::text AS part
+        FROM pg_class WHERE relnamespace = 'public'::regnamespace
         UNION ALL
         SELECT (attrelid, attname, atttypid, attnotnull)::text FROM pg_attribute
         WHERE attrelid IN (
             SELECT oid FROM pg_class WHERE relnamespace = 'public'::regnamespace) AND attnum > 0
         UNION ALL SELECT (oid, conname)::text FROM pg_constraint
-        UNION ALL SELECT oid::text FROM pg_proc WHERE pronamespace = 'public'::regnamespace
+        UNION ALL SELECT (oid, prosrc)::text FROM pg_proc
+                  WHERE pronamespace = 'public'::regnamespace
+        UNION ALL SELECT (oid, adbin)::text FROM pg_attrdef
+        UNION ALL SELECT (oid, tgenabled)::text FROM pg_trigger
+        UNION ALL SELECT (oid, ev_action)::text FROM pg_rewrite
+                  WHERE ev_class::regclass::text NOT LIKE '%.%' AND oid >= 16384
+        UNION ALL SELECT nspname FROM pg_namespace WHERE nspname NOT LIKE 'pg\_%'
         UNION ALL SELECT s::text FROM pg_db_role_setting s
         UNION ALL SELECT version_num FROM alembic_version
     ) AS parts

@@ -15,6 +15,7 @@ from consumer.work import Runner
 from dispatcher.expirer import Expirer
 from dispatcher.finalizer import Finalizer
 from dispatcher.maintenance import MaintenanceService, run_services
+from dispatcher.promoter import Promoter
 from dispatcher.reaper import Reaper
 from dispatcher.redriver import Redriver
 from dispatcher.relay import Relay
@@ -118,6 +119,7 @@ class Delivery:
                 tell=self.listener.tell_controlled,
                 events=self.settings.events_queue_url is not None,
             ),
+            Promoter(self.database, wake=self.listener.wake),
             Resender(
                 self.database,
                 after_seconds=self.settings.resend_after_seconds,

@@ -13,7 +13,9 @@ from schema.statements.turns import (
     PICKED,
     PICKED_IDS,
     PROMOTED,
+    PROMOTED_BY_CLAIM,
     READY,
+    RUNNABLE,
     Turn,
 )
 
@@ -75,13 +77,14 @@ _BY_ID = sa.text(
 WITH target AS MATERIALIZED (
     SELECT o.id, extract(epoch FROM now() - o.available_at) * 1000 AS waited_ms,
            o.locked_by AS previous_worker
-    FROM outbox o JOIN job j ON j.id = o.job_id
+    FROM outbox o
     WHERE o.id = ANY(CAST(:entry_ids AS bigint[]))
       AND (CAST(:job_ids AS uuid[]) IS NULL OR o.job_id = ANY(CAST(:job_ids AS uuid[])))
       AND (CAST(:kinds AS text[]) IS NULL OR o.kind = ANY(CAST(:kinds AS text[])))
       AND o.state IN ('PENDING', 'SENT')
-      AND o.type = 'inputs' AND o.available_at <= now() AND j.status IN ('SUBMITTED', 'RUNNING')
-      AND (j.expires_at IS NULL OR j.expires_at > now())
+      AND o.type = 'inputs' AND o.available_at <= now() AND """
+    + RUNNABLE
+    + """
     ORDER BY o.id
     FOR UPDATE OF o
 """
@@ -95,9 +98,9 @@ _LAPSED = sa.text(
 WITH target AS MATERIALIZED (
     SELECT o.id, extract(epoch FROM now() - o.locked_until) * 1000 AS waited_ms,
            o.locked_by AS previous_worker
-    FROM outbox o JOIN job j ON j.id = o.job_id
+    FROM outbox o
     WHERE o.state = 'CLAIMED' AND o.locked_until < now()
-      AND j.status IN ('SUBMITTED', 'RUNNING', 'PAUSED')
+      AND (SELECT j.status IN ('SUBMITTED', 'RUNNING', 'PAUSED') FROM job j WHERE j.id = o.job_id)
     ORDER BY o.locked_until
     LIMIT CAST(:most AS integer)
     FOR UPDATE OF o SKIP LOCKED
@@ -218,6 +221,7 @@ def claim_ready(
         lease_seconds=lease_seconds,
         kinds=list(kinds),
         most=most,
+        promoted=PROMOTED_BY_CLAIM,
         after_kind=turn.kind,
         after_owner=turn.owner_id,
     )

@@ -151,14 +151,20 @@ WITH swept AS MATERIALIZED (
     WHERE id = CAST(:job_id AS uuid) AND sweeping
       AND status IN ('CANCELLED', 'EXPIRED', 'FAILED')
 ), free AS MATERIALIZED (
-    SELECT o.id, o.job_id, o.first_ordinal, o.last_ordinal, o.state FROM outbox o
+    SELECT o.id, o.job_id, o.first_ordinal, o.last_ordinal, o.state, o.unfinished FROM outbox o
     WHERE o.job_id = CAST(:job_id AS uuid) AND o.type = 'inputs' AND EXISTS (SELECT FROM swept)
     ORDER BY o.first_ordinal
     LIMIT CAST(:most AS integer)
     FOR UPDATE OF o SKIP LOCKED
+), batch AS MATERIALIZED (
+    SELECT * FROM (
+        SELECT *, sum(unfinished) OVER (ORDER BY first_ordinal, id) - unfinished AS inputs_before
+        FROM free
+    ) f
+    WHERE inputs_before < CAST(:most_inputs AS integer)
 ), named AS MATERIALIZED (
     SELECT f.job_id, n.ordinal, f.id AS entry_id
-    FROM free f CROSS JOIN LATERAL (
+    FROM batch f CROSS JOIN LATERAL (
         -- Apart, so that the key's range is read, whatever the planner thinks of its width.
         SELECT i.ordinal FROM input i
         WHERE i.job_id = f.job_id AND i.ordinal BETWEEN f.first_ordinal AND f.last_ordinal
@@ -174,7 +180,7 @@ WITH swept AS MATERIALIZED (
       AND i.status IN ('PENDING', 'RETRY_WAIT')
     RETURNING i.status
 ), gone AS (
-    DELETE FROM outbox o USING free f WHERE o.id = f.id
+    DELETE FROM outbox o USING batch f WHERE o.id = f.id
 ), counted AS MATERIALIZED (
     SELECT count(*) FILTER (WHERE status = 'CANCELLED')::integer AS cancelled,
            count(*) FILTER (WHERE status = 'EXPIRED')::integer AS expired
@@ -185,8 +191,10 @@ WITH swept AS MATERIALIZED (
     FROM swept s, counted c WHERE j.id = s.id AND c.cancelled + c.expired > 0
 )
 SELECT count(*)::integer AS entries, count(*) FILTER (WHERE state = 'CLAIMED')::integer AS running,
-       (SELECT cancelled + expired FROM counted) AS inputs
-FROM free
+       (SELECT cancelled + expired FROM counted) AS inputs,
+       count(*) = (SELECT count(*) FROM free)
+           AND count(*) < CAST(:most AS integer) AS is_last
+FROM batch
 """
 )
 
@@ -263,12 +271,14 @@ def lock_job(job_id: UUID) -> TextClause:
     return _LOCK.bindparams(job_id=job_id)
 
 
-def end_entries(job_id: UUID, *, most: int) -> TextClause:
-    """End free entries of an ended job and their inputs: one row (entries, running, inputs).
+def end_entries(job_id: UUID, *, most: int, most_inputs: int) -> TextClause:
+    """End free entries of an ended job and their inputs: one row (entries, running, inputs,
+    is_last).
 
-    After ``lock_job``, in its unit.
+    Up to ``most`` entries, of ``most_inputs`` and what the last of them has more. ``is_last``:
+    no free entry was left. After ``lock_job``, in its unit.
     """
-    return _END.bindparams(job_id=job_id, most=most)
+    return _END.bindparams(job_id=job_id, most=most, most_inputs=most_inputs)
 
 
 def lock_sweeping_job(job_id: UUID, control_version: int) -> TextClause:

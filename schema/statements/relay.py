@@ -12,6 +12,7 @@ from schema.statements.turns import (
     PICKED,
     PICKED_IDS,
     PROMOTED,
+    PROMOTED_BY_CLAIM,
     READY,
     Turn,
 )
@@ -61,13 +62,14 @@ RETURNING {_COLUMNS}
 """
 )
 
+# Only what has a parameter is planned anew each time.
 _NEXT_EVENT = sa.text(
     """
 SELECT extract(epoch FROM min(available_at) - now()) AS seconds
 FROM outbox
 WHERE state = 'PENDING' AND type = 'event'
   AND (locked_until IS NULL OR locked_until < now())
-HAVING count(*) > 0
+HAVING count(*) > CAST(:none AS integer)
 """
 )
 
@@ -156,9 +158,9 @@ RETURNING o.id, o.job_id, o.correlation_id
 )
 
 
-def promote_due() -> TextClause:
-    """Make entries ready that were deferred and are due, a batch at a time: rows of (id)."""
-    return _PROMOTE
+def promote_due(*, most: int = PROMOTED_BY_CLAIM) -> TextClause:
+    """Make up to ``most`` entries ready that were deferred and are due: rows of (id)."""
+    return _PROMOTE.bindparams(promoted=most)
 
 
 def find_room(*, window: int) -> TextClause:
@@ -193,7 +195,7 @@ def lock_due_events(token: str, lock_seconds: float, *, most: int) -> TextClause
 
 def next_event() -> TextClause:
     """Give the seconds until the next free event is due (negative: overdue), or no row."""
-    return _NEXT_EVENT
+    return _NEXT_EVENT.bindparams(none=0)
 
 
 def mark_sent(token: str, entry_ids: Sequence[int]) -> TextClause:

@@ -28,10 +28,11 @@ READY = "o.state = 'PENDING' AND o.type = 'inputs' AND NOT o.deferred"
 # Of ready entries: who may be taken now. The job is asked in an expression, and not in a join,
 # because then no plan is left that reads and sorts a whole flow. ``available_at`` decides;
 # ``deferred`` only keeps the index short.
-FREE = """o.available_at <= now() AND (o.locked_until IS NULL OR o.locked_until < now())
-          AND (SELECT j.status IN ('SUBMITTED', 'RUNNING')
+RUNNABLE = """(SELECT j.status IN ('SUBMITTED', 'RUNNING')
                       AND (j.expires_at IS NULL OR j.expires_at > now())
                FROM job j WHERE j.id = o.job_id)"""
+FREE = f"""o.available_at <= now() AND (o.locked_until IS NULL OR o.locked_until < now())
+          AND {RUNNABLE}"""
 
 _NIL = "CAST('00000000-0000-0000-0000-000000000000' AS uuid)"
 
@@ -50,12 +51,6 @@ _NEXT = f"""
         ORDER BY k.kind LIMIT 1
     ) n
 """
-
-# A plan that Postgres keeps for any values may be from before a million entries came, when reading
-# the whole table cost nothing. The branch that is never taken has its cost in such a plan alone, so
-# that this is planned anew each time, in view of how large the table is by then.
-_MOST = """CASE WHEN CAST(:most AS integer) > 0 THEN CAST(:most AS integer)
-               ELSE (SELECT count(*) FROM generate_series(1, 1000000)) END"""
 
 # ``flow`` is read as far as entries are wanted: flows that can give none are passed over. Each
 # gives as many as it may when all share; how many share is counted up to ``most``.
@@ -83,11 +78,14 @@ WITH RECURSIVE ahead AS (
         LIMIT (SELECT most FROM share)
         FOR UPDATE OF o SKIP LOCKED
     ) e
-    LIMIT {_MOST}
+    LIMIT CAST(:most AS integer)
 )"""
 
 # Postgres cannot know how many were picked; of an array it expects few, and looks them up by key.
 PICKED_IDS = "ANY (ARRAY(SELECT id FROM picked))"
+
+# How many a claim lets in: what it costs is paid by who claims.
+PROMOTED_BY_CLAIM = 200
 
 # One of each flow, then a second of each, and so on: ``o`` are the entries, ``p`` what was picked.
 IN_TURN = """row_number() OVER (PARTITION BY p.place
@@ -98,7 +96,7 @@ PROMOTED = """promoted AS (
     WHERE id = ANY (ARRAY(
         SELECT id FROM outbox
         WHERE state = 'PENDING' AND deferred AND available_at <= now()
-        ORDER BY available_at LIMIT 200
+        ORDER BY available_at LIMIT CAST(:promoted AS integer)
         FOR UPDATE SKIP LOCKED))
     RETURNING id
 )"""

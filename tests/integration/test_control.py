@@ -7,6 +7,7 @@ from uuid import UUID
 import pytest
 
 from dispatcher.expirer import Expirer
+from dispatcher.sweeper import Sweeper
 from infra.database import Database
 from infra.queue.protocol import Claim, ClaimedInput
 from schema.outcome import Failed, Outcome, Succeeded
@@ -109,6 +110,20 @@ async def test_a_cancelled_job_ends_at_once_and_its_inputs_are_swept_and_counted
     assert not await platform.entries(job_id)
     rows = await platform.rows("SELECT DISTINCT error_class FROM input WHERE status = 'CANCELLED'")
     assert [row.error_class for row in rows] == ["Cancelled"]
+    await platform.check_consistency()
+
+
+@pytest.mark.parametrize(("chunk", "batches"), [(1, [500, 500, 200]), (1_000, [2, 2, 1])])
+async def test_a_batch_of_a_sweep_is_bounded_by_its_entries_and_by_their_inputs(
+    platform: Platform, database: Database, chunk: int, batches: list[int]
+) -> None:
+    """Claims pass over what is not swept yet: small entries go many at a time."""
+    job_id = await platform.submit(chunk * sum(batches), chunk_size=chunk)
+    await control(platform, cancel_job, job_id)
+    sweeper = Sweeper(database, most=100, wake=lambda: None, tell=lambda: None)
+    assert [await sweeper.once() for _ in range(4)] == [*batches, 0]
+    job = await platform.job(job_id)
+    assert (job.cancelled, job.sweeping) == (chunk * sum(batches), False)
     await platform.check_consistency()
 
 

@@ -5,6 +5,7 @@ import datetime as dt
 from uuid import UUID
 
 import pytest
+from sqlalchemy.exc import DBAPIError
 
 from dispatcher.redriver import Redriver
 from infra import redrive
@@ -115,6 +116,25 @@ async def test_a_large_redrive_goes_on_in_batches_and_takes_each_input_once(
     )
     assert [tuple(row) for row in generations] == [(0, 100), (1, 2_400)]
     await platform.check_consistency()
+
+
+async def test_a_redrive_that_cannot_go_on_holds_up_no_other(
+    platform: Platform, database: Database
+) -> None:
+    stuck, other = [await failed_job(platform, 1_200, 1_200) for _ in range(2)]
+    await platform.rows(
+        "UPDATE input SET generation = 32767 WHERE job_id = :id AND ordinal = 1199", id=stuck
+    )
+    redrives = [await ask(database, InputChoice(job_id, DLQ)) for job_id in (stuck, other)]
+    assert [progress.redriven for progress in redrives] == [1_000, 1_000]
+    service = redriver(database)
+    with pytest.raises(DBAPIError, match="out of range"):
+        await service.once()
+    assert await service.once()
+    (record,) = await database.fetch(find_redrive(redrives[1].redrive_id, owner_id=None))
+    assert record.redriven == 1_200
+    with pytest.raises(DBAPIError, match="out of range"):
+        await service.once()
 
 
 async def test_letters_are_chosen_by_owner_kind_job_cause_and_time(

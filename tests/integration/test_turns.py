@@ -6,6 +6,7 @@ from uuid import UUID
 
 import pytest
 
+from dispatcher.promoter import Promoter
 from infra.database import Database
 from schema.statements.claim import release_entries
 from schema.statements.control import pause_job, resume_job
@@ -167,6 +168,19 @@ async def test_what_is_due_comes_in_however_busy_the_claims_are(database: Databa
     await later.rows("UPDATE outbox SET available_at = now() WHERE deferred RETURNING id")
     # One claim lets it in, the next two are one of each owner.
     assert len(await claimer.before(job_id)) <= 2
+
+
+async def test_a_crowd_that_falls_due_at_once_is_let_in_before_it_is_claimed(
+    database: Database,
+) -> None:
+    """A claim lets in 200 in the order in which they were due: behind 2,000 one waits long."""
+    crowd, other = await owners(database, 2)
+    later = await ago(crowd, -3_600)
+    await crowd.submit(LARGE, chunk_size=1, scheduled_for=later)
+    job_id = await other.submit(1, scheduled_for=later + dt.timedelta(seconds=1))
+    await other.rows("UPDATE outbox SET available_at = available_at - interval '2 hours'")
+    assert await Promoter(database, wake=lambda: None).once() == LARGE + 1
+    assert len(await Claimer(database).before(job_id)) <= 1
 
 
 async def test_a_job_that_became_due_while_it_was_paused_goes_on_when_it_is_resumed(

@@ -14,6 +14,7 @@ from dispatcher.drain import Drain
 from dispatcher.expirer import Expirer
 from dispatcher.finalizer import Finalizer
 from dispatcher.maintenance import MaintenanceService
+from dispatcher.promoter import Promoter
 from dispatcher.pruner import Pruner, Retention
 from dispatcher.reaper import Reaper
 from dispatcher.redriver import Redriver
@@ -269,6 +270,7 @@ class Dispatcher(Process):
                 tell=tell,
                 events=True,
             ),
+            Promoter(database, wake=wake),
             Resender(database, after_seconds=settings.resend_after_seconds, most=most, wake=wake),
             Finalizer(database, most=most),
             Expirer(database, most=most, tell=tell),
