@@ -55,6 +55,7 @@ def job(place: Place, kind: str, inputs: int, bodies: str, *, chunk_size: int = 
         "kind": kind,
         "priority": 5,
         "max_attempts": 5,
+        "tolerated": 0,
         "fail_fast": False,
         "options": '{"reuse": {"enabled": false}}' if kind == "export" else "{}",
         "metadata": "{}",
