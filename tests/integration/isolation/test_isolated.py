@@ -158,7 +158,7 @@ async def test_what_a_child_writes_is_logged_with_the_correlation_id_and_within_
     (dropped,) = (line for line in logs if line["event"] == "processor.output_dropped")
     assert dropped["lines"] > 1_000
     (failed,) = (line for line in logs if line["event"] == "processor.failed")
-    assert (failed["error_class"], failed["log_level"]) == ("LookupError", "error")
+    assert (failed["error_class"], failed["log_level"]) == ("LookupError", "warning")
 
 
 class Unfit(JobInput):
