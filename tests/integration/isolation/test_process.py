@@ -1,6 +1,5 @@
 """What becomes of real consumer processes, and of their children, when something goes wrong."""
 
-import asyncio
 import signal
 from pathlib import Path
 from uuid import UUID
@@ -76,8 +75,7 @@ async def test_a_second_signal_ends_a_process_whose_processor_swallows_it(
     async with consumer_process(database_url, tmp_path / "log", drain_seconds=600) as consumer:
         await has_begun(consumer, began)
         consumer.send(signal.SIGTERM)
-        while not consumer.lines("process.stopping"):
-            await asyncio.sleep(0.01)
+        await eventually(lambda: bool(consumer.lines("process.stopping")))
         consumer.send(signal.SIGTERM)
         assert await consumer.exit_code() == 1, "the drain was cut short: nothing blocked"
 
