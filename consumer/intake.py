@@ -20,24 +20,24 @@ class Intake:
         self._closed = False
         self._limit = max(slots, prefetch_inputs)
         self._in_hand = 0
-        # Until the first entry was seen, one alone may fill every slot.
-        self._inputs_per_entry = float(self._limit)
-        self._has_seen_entries = False
+        self._inputs_per_entry: float | None = None
         self._room = asyncio.Event()
         self._room.set()
 
     async def room(self) -> int:
         """Wait until another claim fits; give how many entries of the usual size would."""
         await self._room.wait()
+        if self._inputs_per_entry is None:
+            return 1  # that one alone may fill every slot
         return max(1, math.floor((self._limit - self._in_hand) / self._inputs_per_entry))
 
     def took(self, entry_sizes: list[int]) -> None:
         """Note claims that came in, by their numbers of inputs."""
         for size in entry_sizes:
             self._in_hand += size
-            weight = _WEIGHT_OF_NEWEST if self._has_seen_entries else 1.0
-            self._inputs_per_entry += weight * (max(1, size) - self._inputs_per_entry)
-            self._has_seen_entries = True
+            newest = float(max(1, size))
+            usual = newest if self._inputs_per_entry is None else self._inputs_per_entry
+            self._inputs_per_entry = usual + _WEIGHT_OF_NEWEST * (newest - usual)
         self._update()
 
     @property
