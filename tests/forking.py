@@ -26,7 +26,11 @@ _FORKS.set_forkserver_preload(
 def fork(
     main: Callable[[], int], environment: Mapping[str, str], log: Path, folder: Path
 ) -> ForkServerProcess:
-    """Run ``main`` in a process of its own; what it prints is appended to the log."""
+    """Run ``main`` in a process of its own; what it prints is appended to the log.
+
+    The log is there at once: a process that is killed before it could open it wrote nothing.
+    """
+    log.touch()
     process = _FORKS.Process(target=_run, args=(main, dict(environment), str(log), str(folder)))
     process.start()
     return process

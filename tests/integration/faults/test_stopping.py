@@ -90,29 +90,29 @@ async def test_no_poll_begins_after_the_signal_when_the_consumer_was_full(
 async def test_work_that_ended_during_the_drain_is_deleted_from_the_queue(
     station: Delivery, stub: SqsStub, platform: Platform
 ) -> None:
-    gate = asyncio.Event()
+    gate, all_run = asyncio.Event(), asyncio.Event()
+    running = 0
 
     async def wait(_claim: object, _input: object) -> Succeeded:
+        nonlocal running
+        running += 1
+        if running == 4:
+            all_run.set()
         await gate.wait()
         return Succeeded()
 
-    recorder = Recorder(wait)
     for _ in range(5):
+        running = 0
         gate.clear()
-        recorder.started.clear()
+        all_run.clear()
         job_id = await platform.submit(4, chunk_size=2)
         await station.deliver()
-        async with station.consuming(recorder) as stop:
-            await recorder.started.wait()
-            await eventually(lambda: _claimed(platform))
+        async with station.consuming(Recorder(wait), concurrency=4) as stop:
+            await all_run.wait()
             stop.set()
             gate.set()
         assert (await platform.job(job_id)).status == "COMPLETED"
         assert waiting(stub, station) == 0
-
-
-async def _claimed(platform: Platform) -> bool:
-    return not await platform.rows("SELECT 1 FROM outbox WHERE state <> 'CLAIMED'")
 
 
 async def test_deletes_that_are_never_answered_do_not_hold_up_the_end(
