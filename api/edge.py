@@ -15,7 +15,7 @@ from api.exchange import Exchange
 from api.problems import Problem, unavailable
 from api.tracing import read_trace
 from infra.retry import sqlstate
-from infra.telemetry import traced
+from infra.telemetry.logs import traced
 from schema.errors import Unavailable
 
 if TYPE_CHECKING:

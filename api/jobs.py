@@ -17,7 +17,7 @@ from api.problems import BadField, Problem
 from api.queries import OWNER, Query
 from api.submission import Limits, Submission, read_submission
 from api.views import input_document, job_document, summary_document
-from infra.telemetry import CORRELATION_ID
+from infra.telemetry.logs import CORRELATION_ID
 from schema.lifecycle import InputStatus, JobStatus
 from schema.statements.read import (
     JobFilter,

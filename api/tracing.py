@@ -6,7 +6,7 @@ import re
 import secrets
 from typing import TYPE_CHECKING
 
-from infra.telemetry import accept_correlation_id
+from infra.telemetry.logs import accept_correlation_id
 from schema.message import Trace
 
 if TYPE_CHECKING:

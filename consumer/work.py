@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Protocol
 import structlog
 
 from infra.settle import Settlement
-from infra.telemetry import traced
+from infra.telemetry.logs import traced
 from schema.errors import HaulageError
 from schema.statements.claim import release_entries
 

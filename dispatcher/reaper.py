@@ -9,7 +9,7 @@ import structlog
 
 from infra.queue.protocol import Claim
 from infra.settle import Settlement, settle
-from infra.telemetry import traced
+from infra.telemetry.logs import traced
 from schema.errors import Unavailable
 from schema.outcome import Lapsed
 from schema.statements.claim import delete_empty_entry, take_over_lapsed

@@ -9,7 +9,7 @@ from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapProp
 from starlette.datastructures import Headers
 
 from api.tracing import new_traceparent, read_baggage, read_trace, read_traceparent, read_tracestate
-from infra.telemetry import CORRELATION_ID, accept_correlation_id
+from infra.telemetry.logs import CORRELATION_ID, accept_correlation_id
 
 GOOD = "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01"
 _FORM = re.compile(r"00-(?!0{32})[0-9a-f]{32}-(?!0{16})[0-9a-f]{16}-[0-9a-f]{2}")
