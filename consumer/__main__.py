@@ -21,6 +21,7 @@ from infra.process import run
 from infra.queue.outbox import OutboxQueue
 from infra.queue.sqs import SqsQueue
 from infra.retry import wait_until_available
+from infra.telemetry.opening import open_instruments
 from infra.wakeup import Listener
 from schema.errors import Misconfigured
 
@@ -29,6 +30,7 @@ if TYPE_CHECKING:
 
     from infra.queue.protocol import Queue
     from infra.settings import Settings
+    from infra.telemetry.instruments import Instruments
 
 
 async def serve(settings: Settings, worker: str, stop: asyncio.Event) -> None:
@@ -38,12 +40,17 @@ async def serve(settings: Settings, worker: str, stop: asyncio.Event) -> None:
     )
     health = Health(settings.liveness_timeout_seconds, stop=stop)
     async with AsyncExitStack() as stack:
+        instruments = await stack.enter_async_context(
+            open_instruments(settings, process="consumer", worker=worker)
+        )
         database = await stack.enter_async_context(
             Database.from_settings(settings, name=f"haulage consumer {worker}")
         )
         clients = Clients(settings)
         listener = Listener(settings, name=f"haulage consumer {worker}")
-        queue = await _queue(settings, worker, database, clients, listener, kinds, stack)
+        queue = await _queue(
+            settings, worker, database, clients, listener, kinds, instruments, stack
+        )
         health.checks |= {"database": lambda: check_at_head(database), "queue": queue.ping}
         storage = await stack.enter_async_context(open_storage(settings))
         if storage is not None:
@@ -77,6 +84,7 @@ async def serve(settings: Settings, worker: str, stop: asyncio.Event) -> None:
                     stop,
                     health=health,
                     control=listener.controls(),
+                    instruments=instruments,
                 )
                 await consumer.run(stop)
             drained.set()
@@ -91,6 +99,7 @@ async def _queue(
     clients: Clients,
     listener: Listener,
     kinds: Collection[str],
+    instruments: Instruments,
     stack: AsyncExitStack,
 ) -> Queue:
     """Build the delivery of the chosen mode: the one place that knows it."""
@@ -102,6 +111,7 @@ async def _queue(
             kinds=list(kinds),
             lease_seconds=settings.lease_seconds,
             poll_floor_seconds=settings.poll_floor_seconds,
+            instruments=instruments,
         )
     if settings.queue_url is None:
         raise Misconfigured("CONSUMER_MODE=sqs-consumer needs HAULAGE_QUEUE_URL")
@@ -115,6 +125,7 @@ async def _queue(
         lease_seconds=settings.lease_seconds,
         wait_seconds=settings.receive_wait_seconds,
         unknown_kind_delay_seconds=settings.unknown_kind_delay_seconds,
+        instruments=instruments,
     )
 
 

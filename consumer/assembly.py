@@ -11,6 +11,7 @@ from consumer.lease import Leases
 from consumer.loop import Consumer
 from consumer.settler import Settler
 from consumer.work import Workshop
+from infra.telemetry.instruments import SILENT
 
 if TYPE_CHECKING:
     import asyncio
@@ -21,6 +22,7 @@ if TYPE_CHECKING:
     from infra.http import Health
     from infra.queue.protocol import Queue
     from infra.settings import Settings
+    from infra.telemetry.instruments import Instruments
     from schema.kinds import Kind
 
 
@@ -35,6 +37,7 @@ def assemble(
     *,
     health: Health,
     control: asyncio.Event | None = None,
+    instruments: Instruments = SILENT,
 ) -> Consumer:
     """Give a consumer that is ready to run; it opens nothing by itself.
 
@@ -49,6 +52,7 @@ def assemble(
         backoffs={name: kind.backoff for name, kind in kinds.items()},
         most=settings.settle_batch,
         events=settings.events_queue_url is not None,
+        instruments=instruments,
     )
     acknowledger = Acknowledger(queue)
     runners = {
@@ -56,7 +60,16 @@ def assemble(
         for name, runner in runners.items()
     }
     health.complaints.append(lambda: _complaint(intake))
-    workshop = Workshop(database, runners, leases, settler, acknowledger, intake, stop=stop)
+    workshop = Workshop(
+        database,
+        runners,
+        leases,
+        settler,
+        acknowledger,
+        intake,
+        stop=stop,
+        instruments=instruments,
+    )
     return Consumer(
         queue,
         workshop,

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 import structlog
+from opentelemetry.trace import INVALID_SPAN, Span
 
 from schema.errors import HaulageError, Unavailable
 from schema.lifecycle import ACTIVE_JOB_STATUSES, JobStatus
@@ -19,6 +20,7 @@ if TYPE_CHECKING:
 
     from infra.database import Database
     from infra.queue.protocol import Claim, Queue
+    from schema.message import Trace
 
 log: structlog.stdlib.BoundLogger = structlog.get_logger(__name__)
 
@@ -39,6 +41,12 @@ class Lease:
     unsettled: int = 0
     accepted: int = 0
     refused: int = 0
+    # When the first input began to run, by the monotonic clock.
+    started_at: float | None = None
+    span: Span = INVALID_SPAN
+    # What the span carries on: the trace of the job.
+    job_trace: Trace | None = None
+    told_failures: int = 0
     _quiet: asyncio.Event = field(default_factory=asyncio.Event)
 
     def await_settling(self, inputs: int) -> None:

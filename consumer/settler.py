@@ -13,8 +13,11 @@ import structlog
 from asyncpg import DataError
 from sqlalchemy.exc import DBAPIError
 
+from consumer.spans import tell_failure
 from infra.retry import jittered, sqlstate
 from infra.settle import Settled, Settlement, settle
+from infra.telemetry import names
+from infra.telemetry.instruments import SILENT
 from schema.errors import Unavailable
 from schema.lifecycle import InputStatus
 from schema.outcome import Refused
@@ -24,6 +27,7 @@ if TYPE_CHECKING:
 
     from consumer.lease import Lease
     from infra.database import Database
+    from infra.telemetry.instruments import Instruments
     from schema.outcome import Backoff
 
 log: structlog.stdlib.BoundLogger = structlog.get_logger(__name__)
@@ -43,7 +47,9 @@ class Settler:
         backoffs: Mapping[str, Backoff],
         most: int,
         events: bool = False,
+        instruments: Instruments = SILENT,
     ) -> None:
+        self._tracing = instruments.tracing
         self._database = database
         self._worker = worker
         self._backoffs = backoffs
@@ -84,14 +90,20 @@ class Settler:
         failures = 0
         while True:
             try:
-                lines = await settle(
-                    self._database,
-                    self._worker,
-                    [settlement for _, settlement in batch],
-                    backoffs=self._backoffs,
-                    jitter=random.random,
-                    events=self._events,
-                )
+                with self._tracing.together(
+                    names.SETTLE,
+                    (lease.job_trace or lease.claim.trace for lease, _ in batch),
+                    parts=(lease.span for lease in {id(it): it for it, _ in batch}.values()),
+                    attributes={names.INPUTS: len(batch)},
+                ):
+                    lines = await settle(
+                        self._database,
+                        self._worker,
+                        [settlement for _, settlement in batch],
+                        backoffs=self._backoffs,
+                        jitter=random.random,
+                        events=self._events,
+                    )
                 break
             except Exception as error:
                 if _is_unrecordable(error):
@@ -110,7 +122,7 @@ class Settler:
                     log.warning("settle.away", inputs=len(batch), error=str(error))
                 await asyncio.sleep(pause)
         for (lease, _), line in zip(batch, lines, strict=True):
-            _tell(line)
+            _tell(lease, line)
             lease.note_settled(accepted=line.accepted)
 
     def give_up(self) -> None:
@@ -159,11 +171,12 @@ def _is_unrecordable(error: Exception) -> bool:
     )
 
 
-def _tell(line: Settled) -> None:
+def _tell(lease: Lease, line: Settled) -> None:
     """Log what an operator may have to act on; successes are told per claim."""
     settlement, verdict = line.settlement, line.verdict
     if line.accepted and verdict.error_class is None:
         return
+    tell_failure(lease, line)
     write = log.error if verdict.status is InputStatus.DLQ else log.warning
     write(
         "input.failed" if line.accepted else "input.refused_late",

@@ -8,8 +8,12 @@ from typing import TYPE_CHECKING, Protocol
 
 import structlog
 
+from consumer.spans import described, run_span, tell
 from infra.settle import Settlement
+from infra.telemetry import names
+from infra.telemetry.instruments import SILENT
 from infra.telemetry.logs import traced
+from infra.telemetry.tracing import continued
 from schema.errors import HaulageError
 from schema.statements.claim import release_entries
 
@@ -22,6 +26,7 @@ if TYPE_CHECKING:
     from consumer.settler import Settler
     from infra.database import Database
     from infra.queue.protocol import Claim, ClaimedInput
+    from infra.telemetry.instruments import Instruments
     from schema.outcome import Outcome
 
 log: structlog.stdlib.BoundLogger = structlog.get_logger(__name__)
@@ -50,7 +55,9 @@ class Workshop:
         intake: Intake,
         *,
         stop: asyncio.Event,
+        instruments: Instruments = SILENT,
     ) -> None:
+        self._tracing = instruments.tracing
         self._database = database
         self._runners = runners
         self._leases = leases
@@ -67,8 +74,15 @@ class Workshop:
         the truth in the database.
         """
         began = time.monotonic()
-        with traced(claim.trace, job=claim.job_key, entry=claim.entry_id):
+        with (
+            self._tracing.one(
+                names.PROCESS, claim.trace, origin=claim.origin, attributes=described(claim)
+            ) as span,
+            traced(trace := continued(claim.trace, span), job=claim.job_key, entry=claim.entry_id),
+        ):
+            job_trace, claim = claim.trace, claim.continued(trace)
             with self._leases.hold(claim) as lease:
+                lease.span, lease.job_trace = span, job_trace
                 await self._process(lease)
                 await lease.settled()
                 if lease.refused or lease.lost:
@@ -81,6 +95,7 @@ class Workshop:
                 self._acknowledger.add(claim)
             else:
                 self._acknowledger.drop(claim)
+            tell(span, lease, ended=ended, began=began)
             log.info(
                 "entry.done",
                 ended=ended,
@@ -126,8 +141,11 @@ class Workshop:
 
     async def _run(self, lease: Lease, runner: Runner, inputs: Sequence[ClaimedInput]) -> None:
         began = time.monotonic()
+        if lease.started_at is None:
+            lease.started_at = began
         try:
-            outcomes = await runner.run(lease.claim, inputs)
+            with run_span(self._tracing, lease.claim, inputs):
+                outcomes = await runner.run(lease.claim, inputs)
         except asyncio.CancelledError:
             # Interrupted, because the lease is lost or the drain is over: nothing to record.
             return

@@ -26,6 +26,7 @@ from infra.process import run
 from infra.queue.dead import DeadLetterQueue
 from infra.queue.sending import SqsSender
 from infra.retry import wait_until_available
+from infra.telemetry.opening import open_instruments
 from infra.wakeup import Listener, Notifier
 from schema.errors import Misconfigured
 from schema.lifecycle import EntryType
@@ -36,6 +37,7 @@ if TYPE_CHECKING:
     from types_aiobotocore_sqs import SQSClient
 
     from infra.settings import Settings
+    from infra.telemetry.instruments import Instruments
     from schema.kinds import Kind
 
 
@@ -44,6 +46,9 @@ async def serve(settings: Settings, worker: str, stop: asyncio.Event) -> None:
     kinds = load_kinds(settings.kinds, settings.kind_policies)
     health = Health(settings.liveness_timeout_seconds, stop=stop)
     async with AsyncExitStack() as stack:
+        instruments = await stack.enter_async_context(
+            open_instruments(settings, process="dispatcher", worker=worker)
+        )
         database = await stack.enter_async_context(
             Database.from_settings(settings, name=f"haulage dispatcher {worker}")
         )
@@ -61,8 +66,9 @@ async def serve(settings: Settings, worker: str, stop: asyncio.Event) -> None:
             settings,
             worker=worker,
             turned=lambda: health.turned("relay"),
+            instruments=instruments,
         )
-        services = _services(settings, worker, database, client, notifier, kinds)
+        services = _services(settings, worker, database, client, notifier, kinds, instruments)
         # What was controlled or is to be redriven need not wait for the next round.
         wakes = {name: listener.controls() for name in (Sweeper.name, Redriver.name)}
         drained = asyncio.Event()
@@ -103,6 +109,7 @@ def _services(
     client: SQSClient | None,
     notifier: Notifier,
     kinds: Mapping[str, Kind],
+    instruments: Instruments,
 ) -> list[MaintenanceService]:
     """Give every maintenance service: each does one duty, in any number of instances."""
     most, wake = settings.maintenance_batch, notifier.notify
@@ -114,6 +121,7 @@ def _services(
             most=most,
             wake=wake,
             events=settings.events_queue_url is not None,
+            instruments=instruments,
         ),
         Resender(database, after_seconds=settings.resend_after_seconds, most=most, wake=wake),
         Finalizer(database, most=most),

@@ -18,6 +18,8 @@ import structlog
 
 from infra.queue.sending import Outgoing, SendReport, Unsent
 from infra.retry import jittered, sleep_unless
+from infra.telemetry import names
+from infra.telemetry.instruments import SILENT
 from schema.errors import HaulageError, Unavailable
 from schema.lifecycle import EntryType
 from schema.message import Message, Trace
@@ -32,6 +34,7 @@ if TYPE_CHECKING:
     from infra.database import Database
     from infra.queue.sending import SqsSender
     from infra.settings import Settings
+    from infra.telemetry.instruments import Instruments
     from infra.wakeup import Listener
 
 log: structlog.stdlib.BoundLogger = structlog.get_logger(__name__)
@@ -66,7 +69,9 @@ class Relay:
         *,
         worker: str,
         turned: Callable[[], None] = lambda: None,
+        instruments: Instruments = SILENT,
     ) -> None:
+        self._tracing = instruments.tracing
         self._database = database
         self._senders = senders
         self._listener = listener
@@ -149,7 +154,12 @@ class Relay:
         async def send(sender: SqsSender, batch: Sequence[Outgoing]) -> SendReport:
             async with slots:
                 try:
-                    return await sender.send(batch)
+                    with self._tracing.together(
+                        names.RELAY,
+                        (Trace(**message.attributes) for message in batch),
+                        attributes={names.MESSAGING_BATCH_COUNT: len(batch)},
+                    ):
+                        return await sender.send(batch)
                 except HaulageError as error:
                     reason = str(error)
                     return SendReport(

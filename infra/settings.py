@@ -141,6 +141,9 @@ class Settings(BaseModel):
     log_format: Literal["auto", "json", "console"] = "auto"
     log_level: Literal["debug", "info", "warning", "error"] = "info"
 
+    # Traces and metrics; where they go is said by OpenTelemetry's own variables, `OTEL_…`.
+    trace_runs: bool = Field(default=False, description="A span for each run of a processor")
+
     @classmethod
     def from_environment(cls, environment: Mapping[str, str]) -> Self:
         """Read the settings; raise ``Misconfigured`` naming each variable that is wrong."""

@@ -163,6 +163,8 @@ outbox = sa.Table(
     sa.Column("ordering_group", sa.Text),
     sa.Column("payload", JSONB),
     *_trace_columns(),
+    # The traceparent of the attempt or the repair after which this entry does the work again.
+    sa.Column("origin", sa.Text),
 )
 _partial(
     "outbox_due",
@@ -274,6 +276,8 @@ redrive = sa.Table(
     _count("matched"),
     _count("redriven"),
     sa.Column("stopped_reason", sa.Text),
+    # The traceparent of the request, to which the traces of the work link.
+    sa.Column("origin", sa.Text),
     sa.Column("finished_at", _TIME),
 )
 _partial("redrive_open", redrive.c.id, where="finished_at IS NULL")

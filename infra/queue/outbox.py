@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import time
 from typing import TYPE_CHECKING
 
 from infra.queue.protocol import Claim
+from infra.telemetry import names
+from infra.telemetry.instruments import SILENT
 from schema.lifecycle import EntryType
 from schema.statements.claim import claim_due, next_due
 
@@ -13,6 +16,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from infra.database import Database
+    from infra.telemetry.instruments import Instruments
     from infra.wakeup import Listener
 
 
@@ -28,7 +32,9 @@ class OutboxQueue:
         kinds: Sequence[str],
         lease_seconds: float,
         poll_floor_seconds: float,
+        instruments: Instruments = SILENT,
     ) -> None:
+        self._tracing = instruments.tracing
         self._database = database
         self._listener = listener
         self._worker = worker
@@ -49,7 +55,18 @@ class OutboxQueue:
 
     async def _claim_now(self, most: int) -> Sequence[Claim]:
         statement = claim_due(self._worker, self._lease_seconds, kinds=self._kinds, most=most)
-        return [Claim.from_row(row) for row in await self._database.fetch(statement)]
+        began_ns = time.time_ns()
+        claims = [Claim.from_row(row) for row in await self._database.fetch(statement)]
+        if claims:
+            # A poll that brings nothing is no event.
+            with self._tracing.together(
+                names.RECEIVE,
+                (claim.trace for claim in claims),
+                attributes={names.MESSAGING_BATCH_COUNT: len(claims)},
+                began_ns=began_ns,
+            ):
+                pass
+        return claims
 
     async def extend(self, claims: Sequence[Claim], lease_seconds: float) -> None:
         """Do nothing: the lease in Postgres is the delivery."""

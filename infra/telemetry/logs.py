@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from schema.message import Trace
 
 CORRELATION_ID = re.compile(r"[A-Za-z0-9._:/+=@-]{1,128}")
+_PARTS = 4  # of a traceparent: version, trace, span, flags
 _MOST_FRAMES = 20
 _MOST_LINES = 120
 # Libraries that log every call at INFO or below; their warnings still pass.
@@ -48,8 +49,11 @@ def accept_correlation_id(candidate: str | None) -> str:
 
 @contextmanager
 def traced(trace: Trace, **fields: object) -> Iterator[None]:
-    """Put the correlation id, and whatever else names the unit of work, on every log line."""
-    with structlog.contextvars.bound_contextvars(correlation_id=trace.correlation_id, **fields):
+    """Put the ids of the trace, and whatever else names the unit of work, on every log line."""
+    ids = {"correlation_id": trace.correlation_id}
+    if trace.traceparent is not None and trace.traceparent.count("-") == _PARTS - 1:
+        _, ids["trace_id"], ids["span_id"], _ = trace.traceparent.split("-")
+    with structlog.contextvars.bound_contextvars(**ids, **fields):
         yield
 
 

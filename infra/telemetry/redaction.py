@@ -30,7 +30,8 @@ _LINE_LIMIT = 24 * 1024
 _NESTED_LIMIT = 1024
 _DEEPEST = 12
 _EVERY_LINE = frozenset({
-    "event", "level", "timestamp", "process", "worker", "correlation_id", "job", "entry",
+    "event", "level", "timestamp", "process", "worker", "correlation_id", "trace_id", "span_id",
+    "job", "entry",
 })  # fmt: skip
 
 

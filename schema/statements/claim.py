@@ -21,14 +21,15 @@ _TAKE = """
         locked_until = now() + CAST(:lease_seconds AS double precision) * interval '1 second',
         sent_at = NULL
     FROM target WHERE o.id = target.id
-    RETURNING o.*, target.waited_ms, target.previous_worker
+    RETURNING o.*, target.waited_ms, target.previous_worker,
+              extract(epoch FROM now() - target.was_sent_at) * 1000 AS queued_ms
 ), started AS (
     UPDATE job SET status = CASE status WHEN 'SUBMITTED' THEN 'RUNNING' ELSE status END,
                    started_at = now()
     WHERE id IN (SELECT job_id FROM claimed) AND started_at IS NULL
 )
 SELECT c.id AS entry_id, c.epoch, c.job_id, c.kind, c.owner_id, c.waited_ms, c.previous_worker,
-       c.correlation_id, c.traceparent, c.tracestate, c.baggage,
+       c.correlation_id, c.traceparent, c.tracestate, c.baggage, c.origin, c.queued_ms,
        j.key AS job_key, j.request_date, j.options::text AS options, j.max_attempts,
        i.ordinals, i.bodies, i.attempts, i.generations
 FROM claimed c
@@ -48,7 +49,7 @@ _DUE = sa.text(
     """
 WITH target AS MATERIALIZED (
     SELECT o.id, extract(epoch FROM now() - o.available_at) * 1000 AS waited_ms,
-           o.locked_by AS previous_worker
+           o.locked_by AS previous_worker, o.sent_at AS was_sent_at
     FROM outbox o JOIN job j ON j.id = o.job_id
     WHERE o.state = 'PENDING' AND o.type = 'inputs' AND o.available_at <= now()
       AND (o.locked_until IS NULL OR o.locked_until < now())
@@ -68,7 +69,7 @@ _BY_ID = sa.text(
     """
 WITH target AS MATERIALIZED (
     SELECT o.id, extract(epoch FROM now() - o.available_at) * 1000 AS waited_ms,
-           o.locked_by AS previous_worker
+           o.locked_by AS previous_worker, o.sent_at AS was_sent_at
     FROM outbox o JOIN job j ON j.id = o.job_id
     WHERE o.id = ANY(CAST(:entry_ids AS bigint[]))
       AND (CAST(:job_ids AS uuid[]) IS NULL OR o.job_id = ANY(CAST(:job_ids AS uuid[])))
@@ -87,7 +88,7 @@ _LAPSED = sa.text(
     """
 WITH target AS MATERIALIZED (
     SELECT o.id, extract(epoch FROM now() - o.locked_until) * 1000 AS waited_ms,
-           o.locked_by AS previous_worker
+           o.locked_by AS previous_worker, o.sent_at AS was_sent_at
     FROM outbox o JOIN job j ON j.id = o.job_id
     WHERE o.state = 'CLAIMED' AND o.locked_until < now()
       AND j.status IN ('SUBMITTED', 'RUNNING', 'PAUSED')

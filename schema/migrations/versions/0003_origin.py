@@ -1,0 +1,24 @@
+"""What had the work of an entry done again, so that traces can link to it."""
+
+from __future__ import annotations
+
+from alembic import op
+
+revision = "0003"
+down_revision = "0002"
+branch_labels = None
+depends_on = None
+
+_TABLES = ("outbox", "redrive")
+
+
+def upgrade() -> None:
+    """Make the changes; the caller set ``lock_timeout``."""
+    for table in _TABLES:
+        op.execute(f"ALTER TABLE {table} ADD COLUMN origin text")
+
+
+def downgrade() -> None:
+    """Take the changes back; work that is done again links to nothing then."""
+    for table in _TABLES:
+        op.execute(f"ALTER TABLE {table} DROP COLUMN origin")
