@@ -20,7 +20,9 @@ class Intake:
         self._closed = False
         self._limit = max(slots, prefetch_inputs)
         self._in_hand = 0
-        self._inputs_per_entry = 1.0
+        # Until the first entry was seen, one alone may fill every slot.
+        self._inputs_per_entry = float(self._limit)
+        self._has_seen_entries = False
         self._room = asyncio.Event()
         self._room.set()
 
@@ -38,7 +40,9 @@ class Intake:
         """Note claims that came in, by their numbers of inputs."""
         for size in entry_sizes:
             self._in_hand += size
-            self._inputs_per_entry += _WEIGHT_OF_NEWEST * (max(1, size) - self._inputs_per_entry)
+            weight = _WEIGHT_OF_NEWEST if self._has_seen_entries else 1.0
+            self._inputs_per_entry += weight * (max(1, size) - self._inputs_per_entry)
+            self._has_seen_entries = True
         self._update()
 
     @property

@@ -14,7 +14,7 @@ from localstack.init.resources import Access
 from localstack.interruption import Interruption
 from localstack.ports import free_port
 from localstack.postgres import DISPOSABLE, Cluster, Postgres
-from tests.databases import cloned, make_template
+from tests.databases import Databases
 from tests.platform import Platform, settings_for
 
 CHECKOUT = Path(__file__).resolve().parent.parent
@@ -70,15 +70,15 @@ def aws(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Access]:
 
 
 @pytest.fixture(scope="session")
-def template_database(postgres: Cluster) -> str:
-    """The name of a migrated database that tests clone."""
-    return make_template(postgres)
+def databases(postgres: Cluster) -> Databases:
+    """Migrated databases of that cluster."""
+    return Databases(postgres)
 
 
 @pytest.fixture
-def database_url(postgres: Cluster, template_database: str) -> Iterator[str]:
-    """A migrated database of the test's own."""
-    with cloned(postgres, template_database) as url:
+def database_url(databases: Databases) -> Iterator[str]:
+    """A migrated, empty database that is the test's own."""
+    with databases.lent() as url:
         yield url
 
 

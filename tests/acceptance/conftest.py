@@ -14,12 +14,15 @@ from localstack.init.resources import Access
 from localstack.interruption import Interruption
 from localstack.ports import LOOPBACK, free_port
 from localstack.processes import Identity
+from tests.acceptance.exports import exports
 from tests.acceptance.fleet import CHECKOUT, Fleet
 from tests.acceptance.ledger import Ledger
 from tests.acceptance.site import Site, SqsQueueInside
 from tests.acceptance.witness import Witness
 from tests.platform import Platform
 from tests.stubs.bucket import bucket_stub
+
+__all__ = ["exports"]
 
 # Whatever can wait waits briefly; leases are long, so that only those end that a test ends.
 BRIEF = {

@@ -20,7 +20,7 @@ from tests.acceptance.conftest import start_stub
 from tests.acceptance.fleet import PATIENCE_SECONDS
 from tests.acceptance.ledger import inputs, with_some_files
 from tests.acceptance.site import Site, SqsQueueInside
-from tests.databases import make_template
+from tests.databases import Databases
 from tests.platform import eventually
 
 pytestmark = pytest.mark.acceptance
@@ -70,8 +70,8 @@ def postgres(server: Server) -> Cluster:
 
 
 @pytest.fixture(scope="module")
-def template_database(postgres: Cluster) -> str:
-    return make_template(postgres)
+def databases(postgres: Cluster) -> Databases:
+    return Databases(postgres)
 
 
 @pytest.fixture

@@ -166,3 +166,17 @@ async def test_the_watchdog_ends_a_blocked_process_and_leaves_a_busy_one_alone()
     assert has_ended.wait(30), "this blocks the loop"
     watching.cancel()
     assert ended == [EXIT_BLOCKED]
+
+
+async def test_a_consumer_takes_one_entry_of_unknown_size_and_then_as_many_as_fit() -> None:
+    intake = Intake(slots=16, prefetch_inputs=0)
+    assert await intake.room() == 1, "one may fill every slot, and others may be idle"
+    intake.took([2])
+    intake.forgo(inputs=2)
+    assert await intake.room() == 8
+    intake.took([100])
+    waiting = asyncio.create_task(intake.room())
+    await asyncio.sleep(0)
+    assert not waiting.done()
+    intake.forgo(inputs=100)
+    assert await waiting < 8

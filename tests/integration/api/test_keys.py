@@ -71,10 +71,13 @@ async def test_only_the_digest_of_a_key_is_stored(database: Database, add_key: A
     assert key not in row.whole
 
 
+UNKNOWN_KEY = "hlg_" + "k" * (len(new_key()) - len("hlg_"))
+
+
 @pytest.mark.parametrize(
     "authorization",
-    [None, "", "Bearer", "Bearer hlg_short", "Basic aGxn", f"Bearer {new_key()}", "Bearer é",
-     f"Bearer {new_key()} x", "Bearer " + "x" * 10_000],
+    [None, "", "Bearer", "Bearer hlg_short", "Basic aGxn", f"Bearer {UNKNOWN_KEY}", "Bearer é",
+     f"Bearer {UNKNOWN_KEY} x", "Bearer " + "x" * 10_000],
 )  # fmt: skip
 async def test_without_a_valid_key_every_job_address_is_a_401(
     api: Api, authorization: str | None
