@@ -8,6 +8,7 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from api.app import build_app
+from infra.backlog import Scaling
 from infra.database import Database
 from infra.http import Health, serve_http
 from infra.kinds import load_kinds
@@ -24,8 +25,12 @@ async def serve(settings: Settings, worker: str, stop: asyncio.Event) -> None:
     """Serve until ``stop``, then finish the open requests; Postgres may come and go meanwhile."""
     kinds = load_kinds(settings.kinds, settings.kind_policies)
     async with (
-        open_instruments(settings, process="api", worker=worker) as instruments,
-        Database.from_settings(settings, name=f"haulage api {worker}") as database,
+        open_instruments(
+            settings, process="api", worker=worker, is_exposed=settings.api_prometheus
+        ) as instruments,
+        Database.from_settings(
+            settings, name=f"haulage api {worker}", metrics=instruments.metrics
+        ) as database,
     ):
         notifier = Notifier(database, enabled=settings.notify)
         health = Health(
@@ -33,6 +38,8 @@ async def serve(settings: Settings, worker: str, stop: asyncio.Event) -> None:
             stop=stop,
             checks={"database": database.ping, "migrations": partial(check_at_head, database)},
         )
+        health.pages["/scaling"] = Scaling(database, concurrency=settings.concurrency).page
+        health.expose(instruments.exposition)
         app = build_app(
             settings,
             database=database,
@@ -42,9 +49,13 @@ async def serve(settings: Settings, worker: str, stop: asyncio.Event) -> None:
             instruments=instruments,
         )
         async with asyncio.TaskGroup() as group:
-            notifying = group.create_task(notifier.run(), name="notifier")
+            side = [
+                group.create_task(notifier.run(), name="notifier"),
+                group.create_task(instruments.metrics.watch_loop(), name="loop lag"),
+            ]
             await serve_http(app, host=settings.api_host, port=settings.api_port, stop=stop)
-            notifying.cancel()
+            for task in side:
+                task.cancel()
 
 
 if __name__ == "__main__":

@@ -38,7 +38,7 @@ if TYPE_CHECKING:
 
 PREFIX = "/api"
 # Asked every few seconds by whatever watches the process: no events worth a line or a span.
-_PROBES = ("/livez", "/readyz")
+_PROBES = ("/livez", "/readyz", "/scaling", "/metrics")
 
 
 def build_app(
@@ -91,6 +91,7 @@ def build_app(
         ),
         _route("/livez", _health("/livez", health.livez)),
         _route("/readyz", _health("/readyz", health.readyz)),
+        *(_route(path, _health(path, page)) for path, page in health.pages.items()),
     ]
     under_prefix = Router(routes, redirect_slashes=False, default=nothing_here)
     both = [*routes, Mount(PREFIX, app=under_prefix)]

@@ -56,7 +56,7 @@ class Edge:
         unseen: Collection[str] = (),
     ) -> None:
         self._app = app
-        self._tracing = instruments.tracing
+        self._instruments = instruments
         self._unseen = frozenset(unseen)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -73,11 +73,19 @@ class Edge:
                 try:
                     await self._serve(exchange, scope, receive, send)
                 finally:
-                    _write(exchange, scope, time.perf_counter() - began)
+                    seconds = time.perf_counter() - began
+                    _write(exchange, scope, seconds)
+                    if scope["path"] not in self._unseen:
+                        self._instruments.metrics.request(
+                            method=scope["method"],
+                            route=exchange.route,
+                            status=exchange.status,
+                            seconds=seconds,
+                        )
                     _describe(span, exchange, scope["method"])
 
     def _span(self, trace: Trace, scope: Scope) -> AbstractContextManager[Span]:
-        tracing = OFF if scope["path"] in self._unseen else self._tracing
+        tracing = OFF if scope["path"] in self._unseen else self._instruments.tracing
         return tracing.serving(
             trace,
             name=scope["method"],

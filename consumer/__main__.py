@@ -12,6 +12,7 @@ from consumer.processors.loading import load_runners
 from consumer.processors.protocol import Resources
 from consumer.processors.resources import open_storage
 from consumer.watchdog import Watchdog
+from infra.backlog import Scaling
 from infra.clients import Clients
 from infra.database import Database
 from infra.http import Health, serve_health
@@ -41,11 +42,21 @@ async def serve(settings: Settings, worker: str, stop: asyncio.Event) -> None:
     health = Health(settings.liveness_timeout_seconds, stop=stop)
     async with AsyncExitStack() as stack:
         instruments = await stack.enter_async_context(
-            open_instruments(settings, process="consumer", worker=worker)
+            open_instruments(
+                settings,
+                process="consumer",
+                worker=worker,
+                is_exposed=settings.is_exposed_beside_health,
+            )
         )
         database = await stack.enter_async_context(
-            Database.from_settings(settings, name=f"haulage consumer {worker}")
+            Database.from_settings(
+                settings, name=f"haulage consumer {worker}", metrics=instruments.metrics
+            )
         )
+        scaling = Scaling(database, concurrency=settings.concurrency)
+        health.pages["/scaling"] = scaling.page
+        health.expose(instruments.exposition)
         clients = Clients(settings)
         listener = Listener(settings, name=f"haulage consumer {worker}")
         queue = await _queue(
@@ -69,6 +80,7 @@ async def serve(settings: Settings, worker: str, stop: asyncio.Event) -> None:
             background = [
                 group.create_task(watchdog.run(), name="watchdog"),
                 group.create_task(listener.run(), name="listener"),
+                group.create_task(instruments.metrics.watch_loop(), name="loop lag"),
             ]
             if await wait_until_available("database", lambda: check_at_head(database), stop):
                 runners = await stack.enter_async_context(
@@ -86,6 +98,7 @@ async def serve(settings: Settings, worker: str, stop: asyncio.Event) -> None:
                     control=listener.controls(),
                     instruments=instruments,
                 )
+                scaling.mine = consumer.load
                 await consumer.run(stop)
             drained.set()
             for task in background:

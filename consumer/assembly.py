@@ -10,6 +10,7 @@ from consumer.intake import Intake
 from consumer.lease import Leases
 from consumer.loop import Consumer
 from consumer.settler import Settler
+from consumer.telling import show_intake
 from consumer.work import Workshop
 from infra.telemetry.instruments import SILENT
 
@@ -45,7 +46,13 @@ def assemble(
     the leases finds out.
     """
     intake = Intake(slots=settings.concurrency, prefetch_inputs=settings.prefetch_inputs)
-    leases = Leases(database, queue, lease_seconds=settings.lease_seconds, control=control)
+    leases = Leases(
+        database,
+        queue,
+        lease_seconds=settings.lease_seconds,
+        control=control,
+        instruments=instruments,
+    )
     settler = Settler(
         database,
         worker=worker,
@@ -60,6 +67,7 @@ def assemble(
         for name, runner in runners.items()
     }
     health.complaints.append(lambda: _complaint(intake))
+    show_intake(instruments.metrics, intake)
     workshop = Workshop(
         database,
         runners,

@@ -13,7 +13,7 @@ import structlog
 from asyncpg import DataError
 from sqlalchemy.exc import DBAPIError
 
-from consumer.spans import tell_failure
+from consumer.telling import tell_failure
 from infra.retry import jittered, sqlstate
 from infra.settle import Settled, Settlement, settle
 from infra.telemetry import names
@@ -49,7 +49,7 @@ class Settler:
         events: bool = False,
         instruments: Instruments = SILENT,
     ) -> None:
-        self._tracing = instruments.tracing
+        self._instruments = instruments
         self._database = database
         self._worker = worker
         self._backoffs = backoffs
@@ -90,7 +90,7 @@ class Settler:
         failures = 0
         while True:
             try:
-                with self._tracing.together(
+                with self._instruments.tracing.together(
                     names.SETTLE,
                     (lease.job_trace or lease.claim.trace for lease, _ in batch),
                     parts=(lease.span for lease in {id(it): it for it, _ in batch}.values()),
@@ -121,6 +121,7 @@ class Settler:
                 if failures == 1:
                     log.warning("settle.away", inputs=len(batch), error=str(error))
                 await asyncio.sleep(pause)
+        self._instruments.metrics.settled(lines)
         for (lease, _), line in zip(batch, lines, strict=True):
             _tell(lease, line)
             lease.note_settled(accepted=line.accepted)

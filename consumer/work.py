@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Protocol
 
 import structlog
 
-from consumer.spans import described, run_span, tell
+from consumer.telling import described, run_span, tell
 from infra.settle import Settlement
 from infra.telemetry import names
 from infra.telemetry.instruments import SILENT
@@ -57,7 +57,7 @@ class Workshop:
         stop: asyncio.Event,
         instruments: Instruments = SILENT,
     ) -> None:
-        self._tracing = instruments.tracing
+        self._instruments = instruments
         self._database = database
         self._runners = runners
         self._leases = leases
@@ -75,7 +75,7 @@ class Workshop:
         """
         began = time.monotonic()
         with (
-            self._tracing.one(
+            self._instruments.tracing.one(
                 names.PROCESS, claim.trace, origin=claim.origin, attributes=described(claim)
             ) as span,
             traced(trace := continued(claim.trace, span), job=claim.job_key, entry=claim.entry_id),
@@ -95,7 +95,7 @@ class Workshop:
                 self._acknowledger.add(claim)
             else:
                 self._acknowledger.drop(claim)
-            tell(span, lease, ended=ended, began=began)
+            tell(self._instruments.metrics, lease, ended=ended, began=began)
             log.info(
                 "entry.done",
                 ended=ended,
@@ -144,14 +144,17 @@ class Workshop:
         if lease.started_at is None:
             lease.started_at = began
         try:
-            with run_span(self._tracing, lease.claim, inputs):
+            with run_span(self._instruments.tracing, lease.claim, inputs):
                 outcomes = await runner.run(lease.claim, inputs)
         except asyncio.CancelledError:
             # Interrupted, because the lease is lost or the drain is over: nothing to record.
             return
         finally:
             self._intake.free_slot(inputs=len(inputs))
-        elapsed_ms = round((time.monotonic() - began) * 1000 / len(inputs))
+        elapsed = time.monotonic() - began
+        lease.ran += len(inputs)
+        lease.run_seconds += elapsed
+        elapsed_ms = round(elapsed * 1000 / len(inputs))
         self._settler.add(
             lease,
             [

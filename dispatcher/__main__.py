@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 from dispatcher.drain import Drain
 from dispatcher.expirer import Expirer
 from dispatcher.finalizer import Finalizer
+from dispatcher.gauges import Gauges
 from dispatcher.maintenance import MaintenanceService, run_services
 from dispatcher.pruner import Pruner, Retention
 from dispatcher.reaper import Reaper
@@ -17,6 +18,7 @@ from dispatcher.redriver import Redriver
 from dispatcher.relay import Relay
 from dispatcher.resender import Resender
 from dispatcher.sweeper import Sweeper
+from infra.backlog import Scaling
 from infra.clients import Clients
 from infra.database import Database
 from infra.http import Health, serve_health
@@ -47,12 +49,21 @@ async def serve(settings: Settings, worker: str, stop: asyncio.Event) -> None:
     health = Health(settings.liveness_timeout_seconds, stop=stop)
     async with AsyncExitStack() as stack:
         instruments = await stack.enter_async_context(
-            open_instruments(settings, process="dispatcher", worker=worker)
+            open_instruments(
+                settings,
+                process="dispatcher",
+                worker=worker,
+                is_exposed=settings.is_exposed_beside_health,
+            )
         )
         database = await stack.enter_async_context(
-            Database.from_settings(settings, name=f"haulage dispatcher {worker}")
+            Database.from_settings(
+                settings, name=f"haulage dispatcher {worker}", metrics=instruments.metrics
+            )
         )
         health.checks["database"] = lambda: check_at_head(database)
+        health.pages["/scaling"] = Scaling(database, concurrency=settings.concurrency).page
+        health.expose(instruments.exposition)
         client = await _client(settings, stack)
         senders = _senders(settings, client)
         for entry_type, sender in senders.items():
@@ -82,6 +93,7 @@ async def serve(settings: Settings, worker: str, stop: asyncio.Event) -> None:
             side = [
                 group.create_task(listener.run(), name="listener"),
                 group.create_task(notifier.run(), name="notifier"),
+                group.create_task(instruments.metrics.watch_loop(), name="loop lag"),
             ]
             if await wait_until_available("database", lambda: check_at_head(database), stop):
                 async with asyncio.TaskGroup() as work:
@@ -133,6 +145,15 @@ def _services(
     if client is not None and settings.dead_letter_queue_url:
         queue = DeadLetterQueue(client, queue_url=settings.dead_letter_queue_url)
         services.append(Drain(database, queue, wake=wake))
+    if instruments.metrics.is_on:
+        gauges = Gauges(
+            database,
+            instruments.metrics,
+            worker=worker,
+            interval_seconds=settings.maintenance_interval_seconds,
+            concurrency=settings.concurrency,
+        )
+        services.append(gauges)
     return services
 
 

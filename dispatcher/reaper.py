@@ -47,7 +47,7 @@ class Reaper:
         events: bool = False,
         instruments: Instruments = SILENT,
     ) -> None:
-        self._tracing = instruments.tracing
+        self._instruments = instruments
         self._database = database
         self._worker = worker
         self._backoffs = backoffs
@@ -93,7 +93,7 @@ class Reaper:
             names.LAPSED_SECONDS: claim.waited_ms / 1_000,
         }
         with (
-            self._tracing.one(
+            self._instruments.tracing.one(
                 names.REPAIR, claim.trace, origin=claim.origin, attributes=about
             ) as span,
             traced(trace := continued(claim.trace, span), job=claim.job_key, entry=claim.entry_id),
@@ -114,10 +114,13 @@ class Reaper:
             jitter=random.random,
             events=self._events,
         )
+        repaired = sum(line.accepted for line in settled)
+        self._instruments.metrics.settled(settled)
+        self._instruments.metrics.repaired(claim.kind, repaired)
         log.warning(
             "reaper.repaired",
             lost_worker=lapsed.worker,
             lapsed_ms=round(claim.waited_ms),
-            inputs=sum(line.accepted for line in settled),
+            inputs=repaired,
             dead=sum(line.verdict.delay_seconds is None for line in settled),
         )

@@ -71,7 +71,7 @@ class Relay:
         turned: Callable[[], None] = lambda: None,
         instruments: Instruments = SILENT,
     ) -> None:
-        self._tracing = instruments.tracing
+        self._instruments = instruments
         self._database = database
         self._senders = senders
         self._listener = listener
@@ -146,6 +146,12 @@ class Relay:
             report.fault = None
         report.sent, report.entry_ids = len(sent), sent
         await self._write_down(token, rows, sent, unsent, report)
+        self._instruments.metrics.relayed(
+            sent=report.sent,
+            put_off=report.put_off,
+            parked=report.parked,
+            is_away=report.fault is not None,
+        )
         return report
 
     async def _send_all(self, rows: Sequence[Row[Any]]) -> list[SendReport]:
@@ -154,7 +160,7 @@ class Relay:
         async def send(sender: SqsSender, batch: Sequence[Outgoing]) -> SendReport:
             async with slots:
                 try:
-                    with self._tracing.together(
+                    with self._instruments.tracing.together(
                         names.RELAY,
                         (Trace(**message.attributes) for message in batch),
                         attributes={names.MESSAGING_BATCH_COUNT: len(batch)},

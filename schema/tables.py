@@ -283,6 +283,15 @@ redrive = sa.Table(
 _partial("redrive_open", redrive.c.id, where="finished_at IS NULL")
 _partial("redrive_finished", redrive.c.finished_at, where="finished_at IS NOT NULL")
 
+# What one worker at a time does for all, such as measuring; whoever holds it renews it.
+duty = sa.Table(
+    "duty",
+    metadata,
+    sa.Column("name", sa.Text, primary_key=True),
+    sa.Column("holder", sa.Text, nullable=False),
+    sa.Column("held_until", _TIME, nullable=False),
+)
+
 kind_pace = sa.Table(
     "kind_pace",
     metadata,

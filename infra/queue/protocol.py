@@ -52,6 +52,8 @@ class Claim:
     origin: str | None = None
     # How much of ``waited_ms`` its message was under way; none in outbox mode.
     queued_ms: float | None = None
+    # How long ago the job was due to begin, whatever came in between.
+    due_ms: float = 0.0
 
     def continued(self, trace: Trace) -> Claim:
         """Give the claim for those that carry it on, within a span of their own."""
@@ -84,6 +86,7 @@ class Claim:
             ),
             origin=row.origin,
             queued_ms=None if row.queued_ms is None else float(row.queued_ms),
+            due_ms=float(row.due_ms),
         )
 
 

@@ -65,7 +65,7 @@ class SqsQueue:
         unknown_kind_delay_seconds: int,
         instruments: Instruments = SILENT,
     ) -> None:
-        self._tracing = instruments.tracing
+        self._instruments = instruments
         self._client = client
         self._receiving = receiving
         self._database = database
@@ -89,7 +89,7 @@ class SqsQueue:
         if not deliveries:
             return ()
         # A poll that brings nothing is no event, and waiting for one is no work.
-        with self._tracing.together(
+        with self._instruments.tracing.together(
             names.RECEIVE,
             (delivery.message.trace for delivery in deliveries.values()),
             attributes={names.MESSAGING_BATCH_COUNT: len(deliveries)},
@@ -191,6 +191,7 @@ class SqsQueue:
                 self._held[entry_id] = delivery
             else:
                 await self._hide([delivery], seconds=math.ceil(busy[entry_id]) + 1)
+        self._instruments.metrics.duplicates(len(deliveries))
         log.info(
             "message.duplicate",
             settled=len(done),

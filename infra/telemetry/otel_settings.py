@@ -20,12 +20,13 @@ class OtelSettings:
 
     traces: Protocol | None = None
     metrics: Protocol | None = None
+    is_disabled: bool = False
 
     @classmethod
     def from_environment(cls, environment: Mapping[str, str]) -> Self:
         """Read the settings; raise ``Misconfigured`` for one that asks for what there is not."""
         if environment.get("OTEL_SDK_DISABLED", "").strip().lower() == "true":
-            return cls()
+            return cls(is_disabled=True)
         return cls(_protocol(environment, "TRACES"), _protocol(environment, "METRICS"))
 
 

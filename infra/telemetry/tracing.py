@@ -28,7 +28,7 @@ from infra.telemetry import names
 from infra.telemetry.redaction import redact
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
     from opentelemetry.trace import Span, SpanContext, Tracer
     from opentelemetry.util.types import AttributeValue
@@ -164,16 +164,19 @@ class Tracing:
         )
 
     def run(
-        self, trace: Trace, *, kind: str, attributes: Attributes
+        self, trace: Trace, *, kind: str, attributes: Callable[[], Attributes]
     ) -> AbstractContextManager[Span]:
-        """Open a span for one run of a processor within the current span, where it is wanted."""
+        """Open a span for one run of a processor within the current span, where it is wanted.
+
+        ``attributes`` is asked only then: this is called for every input.
+        """
         if not self._each_run or not get_current_span().is_recording():
             return _NO_SPAN
         return self._span(
             f"{names.RUN.name} {kind}",
             names.RUN.kind,
             parent=None,
-            attributes={names.CORRELATION_ID: trace.correlation_id, **attributes},
+            attributes={names.CORRELATION_ID: trace.correlation_id, **attributes()},
         )
 
     def _describe(self, operation: names.Operation) -> dict[str, AttributeValue]:

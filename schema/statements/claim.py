@@ -30,6 +30,7 @@ _TAKE = """
 )
 SELECT c.id AS entry_id, c.epoch, c.job_id, c.kind, c.owner_id, c.waited_ms, c.previous_worker,
        c.correlation_id, c.traceparent, c.tracestate, c.baggage, c.origin, c.queued_ms,
+       extract(epoch FROM now() - coalesce(j.scheduled_for, j.requested_at)) * 1000 AS due_ms,
        j.key AS job_key, j.request_date, j.options::text AS options, j.max_attempts,
        i.ordinals, i.bodies, i.attempts, i.generations
 FROM claimed c

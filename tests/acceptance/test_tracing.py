@@ -99,6 +99,7 @@ async def test_a_request_its_retry_and_its_redelivery_are_one_connected_trace(
     _entries_are_linked(collector)
     _waits_are_told(site, collector.spans("process"))
     _lines_are_correlated(site, job_key)
+    _metrics_arrived(collector)
 
 
 async def killed_and_carried_on(site: Site, collector: Collector) -> str:
@@ -108,6 +109,8 @@ async def killed_and_carried_on(site: Site, collector: Collector) -> str:
         "OTEL_EXPORTER_OTLP_ENDPOINT": collector.url,
         "OTEL_EXPORTER_OTLP_HEADERS": "x-tenant=acme",
         "OTEL_BSP_SCHEDULE_DELAY": "100",
+        "HAULAGE_PROMETHEUS": "true",
+        "HAULAGE_API_PROMETHEUS": "true",
     }
     start = site.fleet.start
     api, dispatcher = start("api", **telemetry), start("dispatcher", **telemetry)
@@ -129,10 +132,51 @@ async def killed_and_carried_on(site: Site, collector: Collector) -> str:
     if site.mode == "sqs":
         # The message of the one that was killed comes again, and finds nothing left to do.
         await received(collector, "receive", 1, message__duplicates=1)
+    await _pages_are_served(api, dispatcher, heir)
     for member in (api, dispatcher, heir):
         member.send(signal.SIGTERM)
         await member.gone()
     return job_key
+
+
+async def _pages_are_served(api: Member, dispatcher: Member, consumer: Member) -> None:
+    """Each process shows its metrics, and the numbers by which consumers are scaled."""
+    of_its_own = {
+        api.port: "http_server_request_duration_seconds_count",
+        dispatcher.port: 'haulage_lapses_repaired_total{kind="ledger-apart"} 1.0',
+        consumer.port: 'haulage_inputs_settled_total{kind="ledger-apart",outcome="SUCCEEDED"} 1.0',
+    }
+    async with httpx.AsyncClient() as client:
+        for port, metric in of_its_own.items():
+            metrics = await client.get(f"http://127.0.0.1:{port}/metrics")
+            assert metric in metrics.text
+            assert metrics.headers["content-type"].startswith("text/plain")
+            scaling = (await client.get(f"http://127.0.0.1:{port}/scaling")).json()
+            assert scaling["readyEntries"] == 0
+            assert ("thisConsumer" in scaling) == (port == consumer.port)
+
+
+def _metrics_arrived(collector: Collector) -> None:
+    told = {
+        metric.name
+        for request in collector.metrics
+        for of_resource in request.resource_metrics
+        for of_scope in of_resource.scope_metrics
+        for metric in of_scope.metrics
+    }
+    assert {
+        "haulage.inputs.settled",
+        "haulage.inputs.retried",
+        "haulage.lapses.repaired",
+        "haulage.queue.wait",
+        "haulage.run.time",
+        "haulage.end_to_end.time",
+        "haulage.database.pool.wait",
+        "haulage.loop.lag",
+        "haulage.backlog.inputs",
+        "haulage.consumer.capacity",
+        "http.server.request.duration",
+    } <= told
 
 
 def _entries_are_linked(collector: Collector) -> None:

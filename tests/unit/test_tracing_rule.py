@@ -135,7 +135,7 @@ def test_runs_have_spans_only_on_request_and_only_where_sampled() -> None:
     for each_run, sampled, many in ((False, True, 0), (True, False, 0), (True, True, 1)):
         spans = Spans(each_run=each_run)
         with spans.tracing.one(names.PROCESS, trace(1, sampled=sampled)):
-            with spans.tracing.run(trace(1), kind="export", attributes={}):
+            with spans.tracing.run(trace(1), kind="export", attributes=dict):
                 pass
         assert len(spans.named("run")) == many
 

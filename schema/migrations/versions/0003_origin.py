@@ -1,4 +1,4 @@
-"""What had the work of an entry done again, so that traces can link to it."""
+"""What had the work of an entry done again, for traces; duties that one worker has at a time."""
 
 from __future__ import annotations
 
@@ -16,9 +16,14 @@ def upgrade() -> None:
     """Make the changes; the caller set ``lock_timeout``."""
     for table in _TABLES:
         op.execute(f"ALTER TABLE {table} ADD COLUMN origin text")
+    op.execute(
+        "CREATE TABLE duty (name text PRIMARY KEY, holder text NOT NULL,"
+        " held_until timestamptz NOT NULL)"
+    )
 
 
 def downgrade() -> None:
     """Take the changes back; work that is done again links to nothing then."""
+    op.execute("DROP TABLE duty")
     for table in _TABLES:
         op.execute(f"ALTER TABLE {table} DROP COLUMN origin")

@@ -1,7 +1,8 @@
-"""What the spans of a consumer say of an entry."""
+"""What a consumer tells of its entries, in spans and metrics."""
 
 from __future__ import annotations
 
+import time
 from typing import TYPE_CHECKING
 
 from infra.telemetry import names
@@ -14,9 +15,11 @@ if TYPE_CHECKING:
 
     from opentelemetry.trace import Span
 
+    from consumer.intake import Intake
     from consumer.lease import Lease
     from infra.queue.protocol import Claim, ClaimedInput
     from infra.settle import Settled
+    from infra.telemetry.metrics import Metrics
     from infra.telemetry.tracing import Attributes, Tracing
 
 # The first failures of an entry say what is wrong; a chunk of thousands may fail alike.
@@ -48,7 +51,7 @@ def run_span(
     return tracing.run(
         claim.trace,
         kind=claim.kind,
-        attributes={
+        attributes=lambda: {
             names.ORDINAL: inputs[0].ordinal,
             names.INPUTS: len(inputs),
             names.ATTEMPT: inputs[0].attempts + 1,
@@ -56,8 +59,16 @@ def run_span(
     )
 
 
-def tell(span: Span, lease: Lease, *, ended: str, began: float) -> None:
-    """Say how the work on a claim ended, and how long it waited for a slot."""
+def tell(metrics: Metrics, lease: Lease, *, ended: str, began: float) -> None:
+    """Tell how the work on a claim ended, and how long everything took."""
+    claim, span = lease.claim, lease.span
+    metrics.entry_ended(
+        claim.kind,
+        ended=ended,
+        waited_seconds=claim.waited_ms / 1_000,
+        run_seconds=lease.run_seconds / lease.ran if lease.ran else None,
+        since_due_seconds=claim.due_ms / 1_000 + time.monotonic() - began,
+    )
     if not span.is_recording():
         return
     span.set_attributes(
@@ -69,6 +80,17 @@ def tell(span: Span, lease: Lease, *, ended: str, began: float) -> None:
     )
     if lease.started_at is not None:
         span.set_attribute(names.DWELL_CONSUMER_SECONDS, lease.started_at - began)
+
+
+def show_intake(metrics: Metrics, intake: Intake) -> None:
+    """Show how many inputs are in hand, and how many may run at once."""
+    metrics.gauge(
+        names.IN_FLIGHT, "{input}", "Inputs that were claimed and have not ended",
+        lambda: [(intake.in_hand, {})],
+    )  # fmt: skip
+    metrics.gauge(
+        names.CAPACITY, "{input}", "Inputs that may run at once", lambda: [(intake.capacity, {})]
+    )
 
 
 def tell_failure(lease: Lease, line: Settled) -> None:
