@@ -107,7 +107,7 @@ async def exports(
         environment["HAULAGE_QUEUE_URL"] = made["QueueUrl"]
         site = replace(site, queue=SqsQueueInside.at(aws, made["QueueUrl"]))
     await seed.seed(environment["DATABASE_URL"])
-    fleet = Fleet(site.fleet.folder, environment)
+    fleet = Fleet(site.fleet.folder, environment, whole=True)
     try:
         async with _served(replace(site, fleet=fleet), bucket) as exports:
             yield exports

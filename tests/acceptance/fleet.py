@@ -13,6 +13,7 @@ from typing import Any
 from localstack import children, processes
 from localstack.ports import LOOPBACK, free_port
 from localstack.processes import Identity
+from tests.forking import Module, fork
 from tests.platform import eventually
 
 CHECKOUT = Path(__file__).resolve().parent.parent.parent
@@ -86,10 +87,15 @@ class Member:
 
 @dataclass
 class Fleet:
-    """Starts processes with the environment of one test and ends them all with it."""
+    """Starts processes with the environment of one test and ends them all with it.
+
+    They are forked from one that has imported our code, unless ``whole`` asks for the command
+    that a user would give.
+    """
 
     folder: Path
     environment: Mapping[str, str]
+    whole: bool = False
     members: list[Member] = field(default_factory=list)
 
     def start(self, module: str, **settings: object) -> Member:
@@ -104,13 +110,9 @@ class Fleet:
         own = {name: str(value) for name, value in settings.items()}
         name = f"{module}-{len(self.members) + 1}"
         log = self.folder / f"{name}.log"
-        identity = processes.start(
-            name,
-            [sys.executable, "-m", module],
-            log=log,
-            environment={**children.inherited(), **self.environment, **places, **own},
-            folder=CHECKOUT,
-        )
+        environment = {**children.inherited(), **self.environment, **places, **own}
+        start = _start if self.whole else _fork
+        identity = start(name, module, log, environment)
         member = Member(identity, port, log)
         self.members.append(member)
         return member
@@ -132,6 +134,19 @@ class Fleet:
             grace_seconds=30,
             number=signal.SIGKILL,
         )
+
+
+def _start(name: str, module: str, log: Path, environment: Mapping[str, str]) -> Identity:
+    command = [sys.executable, "-m", module]
+    return processes.start(name, command, log=log, environment=environment, folder=CHECKOUT)
+
+
+def _fork(name: str, module: str, log: Path, environment: Mapping[str, str]) -> Identity:
+    process = fork(Module(module), environment, log, CHECKOUT)
+    assert process.pid
+    identity = processes.identify(name, process.pid, log)
+    assert identity, processes.last_words(log)
+    return identity
 
 
 _FATAL = {"process.failed", "process.misconfigured", "http.unexpected", "http.broken_off"}
