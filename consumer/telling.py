@@ -14,34 +14,37 @@ if TYPE_CHECKING:
     from contextlib import AbstractContextManager
 
     from opentelemetry.trace import Span
+    from opentelemetry.util.types import AttributeValue
 
     from consumer.intake import Intake
     from consumer.lease import Lease
     from infra.queue.protocol import Claim, ClaimedInput
     from infra.settle import Settled
     from infra.telemetry.metrics import Metrics
-    from infra.telemetry.tracing import Attributes, Tracing
+    from infra.telemetry.tracing import Tracing
 
 # The first failures of an entry say what is wrong; a chunk of thousands may fail alike.
 _MOST_FAILURES = 20
 _WENT_WRONG = frozenset({InputStatus.DLQ, InputStatus.RETRY_WAIT})
 
 
-def described(claim: Claim) -> Attributes:
-    """Describe a claim that begins to be worked on."""
+def process_span(tracing: Tracing, claim: Claim) -> AbstractContextManager[Span]:
+    """Open the span of a claim that begins to be worked on."""
+    if not tracing.is_on:
+        return tracing.one(names.PROCESS, claim.trace)
     queued_ms = claim.queued_ms
-    dwell = {names.DWELL_OUTBOX_SECONDS: (claim.waited_ms - (queued_ms or 0.0)) / 1_000}
-    if queued_ms is not None:
-        dwell[names.DWELL_QUEUE_SECONDS] = queued_ms / 1_000
-    return {
+    about: dict[str, AttributeValue] = {
         names.JOB_KEY: claim.job_key,
         names.KIND: claim.kind,
         names.ENTRY_ID: claim.entry_id,
         names.ENTRY_EPOCH: claim.epoch,
         names.INPUTS: len(claim.inputs),
-        names.ATTEMPT: max((input_.attempts for input_ in claim.inputs), default=0) + 1,
-        **dwell,
+        names.ATTEMPT: claim.inputs[0].attempts + 1 if claim.inputs else 1,
+        names.DWELL_OUTBOX_SECONDS: (claim.waited_ms - (queued_ms or 0.0)) / 1_000,
     }
+    if queued_ms is not None:
+        about[names.DWELL_QUEUE_SECONDS] = queued_ms / 1_000
+    return tracing.one(names.PROCESS, claim.trace, origin=claim.origin, attributes=about)
 
 
 def run_span(

@@ -8,9 +8,8 @@ from typing import TYPE_CHECKING, Protocol
 
 import structlog
 
-from consumer.telling import described, run_span, tell
+from consumer.telling import process_span, run_span, tell
 from infra.settle import Settlement
-from infra.telemetry import names
 from infra.telemetry.instruments import SILENT
 from infra.telemetry.logs import traced
 from infra.telemetry.tracing import continued
@@ -75,9 +74,7 @@ class Workshop:
         """
         began = time.monotonic()
         with (
-            self._instruments.tracing.one(
-                names.PROCESS, claim.trace, origin=claim.origin, attributes=described(claim)
-            ) as span,
+            process_span(self._instruments.tracing, claim) as span,
             traced(trace := continued(claim.trace, span), job=claim.job_key, entry=claim.entry_id),
         ):
             job_trace, claim = claim.trace, claim.continued(trace)

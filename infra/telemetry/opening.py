@@ -7,6 +7,7 @@ costs what it was to be told, never work. What is not asked for is not even impo
 from __future__ import annotations
 
 import asyncio
+import logging
 import os
 import sys
 import threading
@@ -35,6 +36,8 @@ if TYPE_CHECKING:
 
 log: structlog.stdlib.BoundLogger = structlog.get_logger(__name__)
 
+# It makes a record for every span that finds the queue full; why it is full, the exporter says.
+_CHATTY = "opentelemetry.sdk._shared_internal"
 # The process is about to end, and has seconds for everything.
 _LAST_SECONDS = 3.0
 
@@ -115,6 +118,7 @@ def _tracer_provider(protocol: Protocol, resource: Resource) -> TracerProvider:
         from opentelemetry.exporter.otlp.proto.http import trace_exporter as over_http
 
         exporter = over_http.OTLPSpanExporter()
+    logging.getLogger(_CHATTY).setLevel(logging.ERROR)
     # By itself the SDK would wait at the exit for a collector that never answers.
     provider = TracerProvider(resource=resource, shutdown_on_exit=False)
     provider.add_span_processor(BatchSpanProcessor(exporter))

@@ -23,6 +23,7 @@ from tests.benchmarks.contest import Rival, compete
 from tests.benchmarks.jobs import drain as drained
 from tests.benchmarks.jobs import job, noop_bodies
 from tests.benchmarks.machine import describe
+from tests.benchmarks.meter import CLIENT_CPU
 from tests.benchmarks.report import as_markdown
 from tests.benchmarks.stage import Stage
 from tests.stubs.otlp import collecting
@@ -30,7 +31,7 @@ from tests.stubs.otlp import collecting
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
 
-    from tests.benchmarks.contest import Sample, Table
+    from tests.benchmarks.contest import Line, Sample, Table
     from tests.benchmarks.stage import Place
 
 _OFF = "no telemetry"
@@ -96,6 +97,14 @@ async def measure(*, jobs: int, rounds: int) -> tuple[Table, dict[str, object], 
     return table, about, {name: _growth(sizes) for name, sizes in memory.items()}
 
 
+def _cpu_ratio(line: Line, base: Line) -> float:
+    """Give the median of the ratios of CPU time in the same round; a busy machine blurs it less."""
+    pairs = zip(line.samples, base.samples, strict=True)
+    return statistics.median(
+        mine.costs[CLIENT_CPU] / theirs.costs[CLIENT_CPU] for mine, theirs in pairs
+    )
+
+
 def _growth(sizes_mib: list[float]) -> str:
     """Compare the resident set of the first rounds, the first of all apart, with the last."""
     third = max(1, (len(sizes_mib) - 1) // 3)
@@ -116,7 +125,10 @@ def main() -> int:
         base = lines[f"{_OFF}, {how}"]
         for name, line in lines.items():
             if name.endswith(how) and line is not base:
-                sys.stdout.write(f"{name}: {line.ratio_to(base):.3f} of {base.name}\n")
+                sys.stdout.write(
+                    f"{name}: {line.ratio_to(base):.3f} of the throughput and"
+                    f" {_cpu_ratio(line, base):.3f} of the CPU of {base.name}\n"
+                )
     for name, sizes in memory.items():
         sys.stdout.write(f"resident, {name}: {sizes}\n")
     return 0

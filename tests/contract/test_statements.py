@@ -21,6 +21,7 @@ from schema.statements.control import (
     find_sweeping_jobs,
     move_entries,
 )
+from schema.statements.gauges import count_letters, measure_ages
 from schema.statements.relay import lock_due, requeue_overdue
 from schema.statements.retention import mark_prunable_jobs, prune_marked_jobs
 from tests.platform import KIND, Platform
@@ -123,6 +124,8 @@ def scans(nodes: list[dict[str, Any]], table: str) -> set[str]:
         (next_due(["inputs"]), "outbox", {"outbox_next"}),
         (take_over_lapsed("r", 30, most=10), "outbox", {"outbox_lease"}),
         (requeue_overdue(900, most=100), "outbox", {"outbox_sent"}),
+        (measure_ages(), "outbox", {"outbox_next"}),
+        (measure_ages(), "outbox", {"outbox_sent"}),
         (claim_by_id("w", 30, [1, 2, 3]), "outbox", {"outbox_pkey"}),
         (lock_due("t", 30, types=["event"], most=100), "outbox", {"outbox_event"}),
         (next_due(["event"]), "outbox", {"outbox_event"}),
@@ -136,7 +139,8 @@ def scans(nodes: list[dict[str, Any]], table: str) -> set[str]:
         (prune_marked_jobs(most_jobs=10, most_inputs=100), "input", {"input_pkey"}),
     ],
     ids=[
-        "claim_due", "lock_due", "next_due", "take_over_lapsed", "requeue_overdue", "claim_by_id",
+        "claim_due", "lock_due", "next_due", "take_over_lapsed", "requeue_overdue",
+        "oldest_due", "oldest_sent", "claim_by_id",
         "lock_events", "next_event", "move_entries", "end_entries", "end_inputs", "clear_sweeping",
         "expire_jobs", "find_sweeping_jobs", "mark_prunable_jobs", "prune_marked_jobs",
     ],
@@ -147,6 +151,24 @@ async def test_the_hot_statement_finds_its_entries_through_an_index(
     used = scans(await explain(database, statement), table)
     assert used & indexes
     assert "Seq Scan" not in used
+
+
+async def test_causes_of_dead_letters_are_counted_along_their_index(
+    platform: Platform, database: Database
+) -> None:
+    await platform.rows(
+        "INSERT INTO dead_letter (job_id, ordinal, owner_id, kind, attempts, worker, error_class,"
+        " error_message, fingerprint, correlation_id)"
+        " SELECT gen_random_uuid(), n, :owner, 'export', 1, 'w', 'Bad', 'no',"
+        " 'cause ' || n % 7, 'c' FROM generate_series(1, 20000) AS n RETURNING ordinal",
+        owner=platform.owner_id,
+    )
+    await database.fetch(text("ANALYZE dead_letter"))
+    statement = count_letters(most=100_000, most_causes=1_000)
+    (row,) = await database.fetch(statement)
+    assert (row.letters, row.causes) == (20_000, 7)
+    nodes = await explain(database, statement)
+    assert "dead_letter_fingerprint" in {node.get("Index Name") for node in nodes}
 
 
 async def test_inputs_of_a_claim_are_read_by_key_and_never_scanned(
