@@ -9,7 +9,7 @@ from api.cursors import CursorOf
 from api.letters import LetterQuery
 from api.lifecycle_views import cause_document, letter_document
 from api.paths import base
-from api.queries import LARGEST_PAGE, Query
+from api.queries import Query
 from schema.statements.dead_letters import list_causes, list_dead_letters
 
 if TYPE_CHECKING:
@@ -38,16 +38,14 @@ class DeadLetters:
         cursor = CursorOf("dlq", asked.filters())
         before = None if after is None else cursor.letter(after)
         which = await asked.resolve(self._database)
-        # The class is no column of an index: a page looks at a bounded number of letters for it.
-        window = page_size if asked.error_class is None else LARGEST_PAGE
-        rows = await self._database.fetch(list_dead_letters(which, before=before, most=window + 1))
-        looked = rows[:window]
-        found = [row for row in looked if asked.error_class in {None, row.error_class}]
-        shown = found[:page_size]
-        last = looked[-1] if len(rows) > window else None
-        if len(found) > page_size:
+        rows = await self._database.fetch(
+            list_dead_letters(which, before=before, most=page_size + 1)
+        )
+        shown = rows[:page_size]
+        end: str | None = None
+        if len(rows) > page_size:
             last = shown[-1]
-        end = None if last is None else cursor.after_letter(last.died_at, last.job_id, last.ordinal)
+            end = cursor.after_letter(last.died_at, last.job_id, last.ordinal)
         items = [letter_document(row, base=base(request)) for row in shown]
         return json_answer({"items": items, "next": end})
 
@@ -56,8 +54,6 @@ class DeadLetters:
         query = Query(request.query_params)
         asked = LetterQuery(query, exchange.known_caller)
         page_size = query.page_size()
-        if asked.error_class is not None:
-            query.refuse("errorClass", "is no parameter of this address")
         query.finish()
         which = await asked.resolve(self._database)
         rows = await self._database.fetch(list_causes(which, window=GROUP_WINDOW, most=page_size))

@@ -46,5 +46,5 @@ def read_fields(body: bytes, model: type[Model]) -> Model:
     try:
         return model.model_validate_json(text)
     except ValidationError as error:
-        bad.add_validation(error, "", document)
+        bad.add_validation(error, "", document, what="this request")
         raise bad.problem() from None

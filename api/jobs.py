@@ -15,7 +15,7 @@ from api.cursors import CursorOf
 from api.paths import base, job_key, no_job
 from api.problems import BadField, Problem
 from api.queries import OWNER, Query
-from api.submission import Limits, Submission, read_submission
+from api.submission import BadSubmission, Limits, Submission, read_submission
 from api.views import input_document, job_document, summary_document
 from infra.telemetry import names
 from infra.telemetry.logs import CORRELATION_ID
@@ -80,7 +80,11 @@ class Jobs:
         Query(request.query_params).finish()
         idempotency_key = _idempotency_key(request)
         async with self._bodies.body(request) as body:
-            submission = await self._read(body)
+            try:
+                submission = await self._read(body)
+            except BadSubmission as refused:
+                await self._submitter.add_past(refused.times, refused.bad)
+                raise refused.bad.problem() from None
             # From here on only the checked inputs are needed.
             body.clear()
             exchange.inputs = len(submission.bodies)

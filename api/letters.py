@@ -14,8 +14,6 @@ from schema.statements.dead_letters import LetterFilter
 from schema.statements.read import find_owner, locate_job
 
 if TYPE_CHECKING:
-    import datetime as dt
-
     from api.auth import Caller
     from api.lifecycle_models import LetterRequest
     from api.queries import Query
@@ -38,7 +36,7 @@ class LetterQuery:
         self._kind = query.one("kind", _KIND, "the name of a kind")
         self._fingerprint = query.one("fingerprint", _FINGERPRINT, "a fingerprint")
         self._died_from, self._died_to = query.time("diedFrom"), query.time("diedTo")
-        self.error_class = query.one("errorClass", _ERROR_CLASS, "the class of an error")
+        self._error_class = query.one("errorClass", _ERROR_CLASS, "the class of an error")
         if self._owner is not None and not caller.is_admin:
             raise _forbidden()
 
@@ -46,7 +44,7 @@ class LetterQuery:
         """Give what a cursor of the list belongs to."""
         return (
             self._caller.scope, self._owner, self._job, self._kind, self._fingerprint,
-            self._died_from, self._died_to, self.error_class,
+            self._died_from, self._died_to, self._error_class,
         )  # fmt: skip
 
     async def resolve(self, database: Database) -> LetterFilter:
@@ -58,6 +56,7 @@ class LetterQuery:
             fingerprint=self._fingerprint,
             died_from=self._died_from,
             died_to=self._died_to,
+            error_class=self._error_class,
         )
 
 
@@ -81,8 +80,15 @@ async def resolve_request(
     job_id = await _job_id(database, caller, asked.jobId)
     if job_id == _NOBODY:
         raise no_job()
-    times: tuple[dt.datetime | None, dt.datetime | None] = (asked.diedFrom, asked.diedTo)
-    return LetterFilter(owner_id, asked.kind, job_id, asked.fingerprint, *times)
+    return LetterFilter(
+        owner_id=owner_id,
+        kind=asked.kind,
+        job_id=job_id,
+        fingerprint=asked.fingerprint,
+        died_from=asked.diedFrom,
+        died_to=asked.diedTo,
+        error_class=asked.errorClass,
+    )
 
 
 def _forbidden() -> Problem:

@@ -51,11 +51,18 @@ class LetterRequest(Request):
     model_config = ConfigDict(
         json_schema_extra={"examples": [{"fingerprint": _FINGERPRINT, "dryRun": True}]}
     )
-    FILTERS: ClassVar = ("kind", "jobId", "fingerprint", "diedFrom", "diedTo", "owner")
+    FILTERS: ClassVar = (
+        "kind", "jobId", "fingerprint", "errorClass", "diedFrom", "diedTo", "owner"
+    )  # fmt: skip
 
     kind: str | None = Field(default=None, pattern="^[a-z][a-z0-9_-]{0,63}$")
     jobId: str | None = Field(default=None, pattern="^J[0-9]{8}_[0-9]{6,19}$")
     fingerprint: str | None = Field(default=None, pattern="^[0-9a-f]{16}$")
+    errorClass: str | None = Field(
+        default=None,
+        pattern="^[!-~]([ -~]{0,198}[!-~])?$",
+        description="The type of the error",
+    )
     diedFrom: Time | None = Field(default=None, description="Not before this time")
     diedTo: Time | None = Field(default=None, description="Before this time")
     owner: str | None = Field(
@@ -135,7 +142,7 @@ class DeadLetter(BaseModel):
 
 
 class DeadLetterPage(BaseModel):
-    """A page of dead letters, newest first; it may hold fewer than asked while ``next`` is set."""
+    """A page of dead letters, newest first."""
 
     items: list[DeadLetter]
     next: str | None = Field(description=_NEXT)

@@ -24,10 +24,11 @@ if TYPE_CHECKING:
     from schema.kinds import Kind
 
 _ANSWERS = (models.JobAccepted, models.Job, models.JobPage, models.InputPage, *LIFECYCLE_ANSWERS)
+# In the sample data of the local stack, so that it can be tried as it stands.
 _EXAMPLE = {
     "inputs": [
-        {"indexKey": "ABC", "effectiveDate": 20240202, "asofindicator": "CLS"},
-        {"indexKey": "XYZ", "effectiveDate": 20240202, "asofindicator": "CLS"},
+        {"indexKey": "MSFT", "effectiveDate": 20100301, "asofindicator": "ADJCLS"},
+        {"indexKey": "AAPL", "effectiveDate": 20100301, "asofindicator": "ADJCLS"},
     ]
 }
 

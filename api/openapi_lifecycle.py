@@ -20,7 +20,7 @@ LIFECYCLE_ANSWERS = (
     models.EntryReleased,
 )
 _BODY = "400 408 413 415"
-_FILTERS = "letterKind letterJob fingerprint diedFrom diedTo"
+_FILTERS = "letterKind letterJob fingerprint errorClass diedFrom diedTo"
 _SUMMARIES = {
     "pause": "Pause a job: what is in hand goes on, nothing else starts",
     "resume": "Resume a paused job",
@@ -41,7 +41,7 @@ def lifecycle_paths() -> Json:
         "listDeadLetters",
         "List dead letters, newest first",
         ("200", "DeadLetterPage", "A page"),
-        f"{_FILTERS} errorClass owner pageSize after",
+        f"{_FILTERS} owner pageSize after",
         "400 403",
     )
     groups = operation(

@@ -9,7 +9,7 @@ from api.queries import DEFAULT_PAGE, LARGEST_PAGE
 from schema.lifecycle import InputStatus, JobStatus
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Mapping, Sequence
 
     from schema.kinds import Kind
 
@@ -49,10 +49,8 @@ def operation(
         "headers": {"X-Correlation-Id": header_reference("CorrelationId")},
         "content": {"application/json": {"schema": {"$ref": SCHEMA.format(model=model)}}},
     }
-    problems = {
-        code: {"$ref": f"#/components/responses/Problem{code}"}
-        for code in sorted({*refusals.split(), "401", "405", "422", "500", "503"})
-    }
+    statuses = sorted({*refusals.split(), "401", "405", "422", "500", "503"})
+    problems = {status: _refusal(status, parameters.split(), statuses) for status in statuses}
     return {
         "operationId": name,
         "summary": summary,
@@ -61,6 +59,26 @@ def operation(
         ],
         "responses": {status: good, **problems},
     }
+
+
+def _refusal(status: str, parameters: Sequence[str], statuses: Sequence[str]) -> Json:
+    """Point at a shared refusal; where its status has several types, say which may come here."""
+    refusal: Json = {"$ref": f"#/components/responses/Problem{status}"}
+    takes_body = "415" in statuses
+    may_come = {
+        "not-json": takes_body,
+        "invalid-cursor": "after" in parameters,
+        "invalid-request": takes_body,
+        "invalid-query": True,
+        "idempotency-key-reused": "Idempotency-Key" in parameters,
+    }
+    types = [name for name in _TYPES_OF_STATUS.get(status, ()) if may_come[name]]
+    if types:
+        reasons = "; ".join(
+            f"`{name}`: {TYPES[name][0].lower()}{TYPES[name][1:]}" for name in types
+        )
+        refusal["description"] = f"{reasons}."
+    return refusal
 
 
 def shared_parameters(kinds: Mapping[str, Kind]) -> dict[str, Any]:
@@ -127,6 +145,11 @@ _STATUSES = {
     "500": "Something went wrong here.",
     "503": "The database is away, or too much is under way; try again.",
 }
+# The types of the statuses that have more than one.
+_TYPES_OF_STATUS = {
+    "400": ("not-json", "invalid-cursor"),
+    "422": ("invalid-request", "invalid-query", "idempotency-key-reused"),
+}
 _EXTRA_HEADERS = {"401": "WwwAuthenticate", "405": "Allow", "503": "RetryAfter"}
 _HEADER_NAMES = {"WwwAuthenticate": "WWW-Authenticate", "RetryAfter": "Retry-After"}
 
@@ -148,6 +171,4 @@ def problem_responses() -> dict[str, Any]:
                 }
             },
         }
-    types = ", ".join(f"`{name}`" for name in TYPES)
-    responses["Problem422"]["description"] = _STATUSES["422"] + f" The types of problems: {types}."
     return responses

@@ -115,29 +115,43 @@ class BadFields:
         if len(self.listed) < MOST_LISTED:
             self.listed.append(BadField("pointer", pointer, detail))
 
-    def add_validation(self, error: ValidationError, pointer: str, document: object) -> None:
-        """Note what pydantic found in ``document``, which stands at ``pointer``, once a place."""
+    def add_validation(
+        self, error: ValidationError, pointer: str, document: object, *, what: str
+    ) -> None:
+        """Note what pydantic found in ``document``, once a place.
+
+        It stands at ``pointer``; ``what`` names it to people, as in "an input of kind export".
+        """
         if len(self.listed) >= MOST_LISTED:
             self.count += error.error_count()
             return
         noted = {bad.name for bad in self.listed}
         for found in error.errors(include_url=False, include_context=False, include_input=False):
             place = pointer + _pointer(document, found["loc"])
-            if place not in noted and found["type"] != "json_invalid":
+            if place in noted or found["type"] == "json_invalid":
+                continue
+            if found["type"] == "extra_forbidden":
+                parent = place.rpartition("/")[0].removeprefix(pointer).removeprefix("/")
+                self.add(place, f"is not a field of {parent or what}")
+            else:
                 self.add(place, found["msg"].removeprefix("Value error, "))
 
-    def problem(self) -> Problem:
-        """Make the 422 that names them."""
+    def summary(self) -> str:
+        """Say how much is wrong, in one line."""
         more = self.count - len(self.listed)
         detail = f"{self.count} field{'s are' if self.count != 1 else ' is'} not valid"
         if self.count >= MOST_COUNTED:
             detail = f"at least {detail}"
         if more:
             detail += f"; the first {len(self.listed)} are listed, {more} more are not"
+        return detail
+
+    def problem(self) -> Problem:
+        """Make the 422 that names them."""
         return Problem(
             HTTPStatus.UNPROCESSABLE_ENTITY,
             "invalid-request",
-            detail,
+            self.summary(),
             errors=self.listed,
             error_count=self.count,
         )

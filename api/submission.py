@@ -5,15 +5,18 @@ from __future__ import annotations
 import hashlib
 import json
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from http import HTTPStatus
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from pydantic import ValidationError
+from pydantic_core import PydanticCustomError
 
-from api.models import JobFields
-from api.problems import MOST_COUNTED, BadFields, escape
+from api.models import JobFields, read_time
+from api.problems import MOST_COUNTED, BadFields, Problem, escape
 from api.strict_json import Source
 
 if TYPE_CHECKING:
+    import datetime as dt
     from collections.abc import Mapping
 
     from schema.kinds import Kind
@@ -34,6 +37,28 @@ class Limits:
     input_bytes: int
 
 
+class Times(NamedTuple):
+    """The times of a submission: whether they are past, the database's clock alone decides."""
+
+    scheduled_for: dt.datetime | None
+    expires_at: dt.datetime | None
+
+
+class BadSubmission(Problem):
+    """The problem that names all that is wrong but times that are past; these may be added."""
+
+    def __init__(self, bad: BadFields, times: Times) -> None:
+        super().__init__(
+            HTTPStatus.UNPROCESSABLE_ENTITY,
+            "invalid-request",
+            bad.summary(),
+            errors=bad.listed,
+            error_count=bad.count,
+        )
+        self.bad = bad
+        self.times = times
+
+
 @dataclass(frozen=True, slots=True)
 class Submission:
     """A job that is fit to store: ``bodies`` are the inputs as canonical JSON, in order."""
@@ -43,6 +68,11 @@ class Submission:
     options: str
     metadata: str
     bodies: list[str]
+
+    @property
+    def times(self) -> Times:
+        """Give the times that must lie in the future."""
+        return Times(self.fields.scheduledFor, self.fields.expiresAt)
 
     def digest(self) -> bytes:
         """Name the request by what it asks for, whatever its white space and order of names."""
@@ -59,7 +89,10 @@ class Submission:
 def read_submission(
     body: bytes | bytearray, kinds: Mapping[str, Kind], limits: Limits
 ) -> Submission:
-    """Read a body; raise the ``Problem`` that names everything wrong with it."""
+    """Read a body; raise the ``Problem`` that names everything wrong with it.
+
+    A whole body with something wrong in it is a ``BadSubmission``.
+    """
     reading = _Reading(Source(body), kinds, limits, JobFields.model_fields["kind"].default)
     reading.read()
     if reading.kind_name != reading.inputs_read_as:
@@ -81,6 +114,7 @@ class _Reading:
     texts: dict[str, str] = field(default_factory=dict)
     documents: dict[str, Any] = field(default_factory=dict)
     bodies: list[str] = field(default_factory=list)
+    many_inputs: int = 0
     inputs_read_as: str | None = None
 
     def read(self) -> None:
@@ -140,15 +174,16 @@ class _Reading:
             if self.bad.count >= MOST_COUNTED:
                 raise self.bad.problem()
             inputs.read(source)
+        self.many_inputs = inputs.many
 
     def submission(self) -> Submission:
-        """Put together what was read; raise the problem if anything was wrong."""
+        """Put together what was read; raise ``BadSubmission`` if anything was wrong."""
         bad = self.bad
         if "inputs" not in self.names:
             bad.add("/inputs", "Field required")
         elif "inputs" in self.documents:
             bad.add("/inputs", "must be an array")
-        elif not self.bodies and not bad.count:
+        elif not self.many_inputs:
             bad.add("/inputs", "must hold at least one input")
         fields = self._fields()
         kind = self.kinds.get(self.kind_name)
@@ -160,7 +195,7 @@ class _Reading:
         if len(metadata.encode("utf-8", "replace")) > _METADATA_BYTES:
             bad.add("/metadata", f"is longer than {_METADATA_BYTES} bytes")
         if bad.count or fields is None or kind is None or options is None:
-            raise bad.problem()
+            raise BadSubmission(bad, Times(self._time("scheduledFor"), self._time("expiresAt")))
         return Submission(kind, fields, options, metadata, self.bodies)
 
     def _fields(self) -> JobFields | None:
@@ -170,7 +205,7 @@ class _Reading:
         try:
             fields = JobFields.model_validate_json("{" + ",".join(members) + "}")
         except ValidationError as error:
-            self.bad.add_validation(error, "", self.documents)
+            self.bad.add_validation(error, "", self.documents, what="a job")
             return None
         if fields.scheduledFor and fields.expiresAt and fields.expiresAt <= fields.scheduledFor:
             self.bad.add("/expiresAt", "must lie after scheduledFor")
@@ -179,6 +214,13 @@ class _Reading:
             self.bad.add("/policy/toleratedFailureShare", "excludes toleratedFailures: give one")
         return fields
 
+    def _time(self, name: str) -> dt.datetime | None:
+        """Give the time of a member that is sound, whatever is wrong with the others."""
+        try:
+            return read_time(self.documents.get(name))
+        except PydanticCustomError:
+            return None
+
     def _options(self, kind: Kind) -> str | None:
         document = self.documents.get("options", {})
         if not isinstance(document, dict):
@@ -186,7 +228,8 @@ class _Reading:
         try:
             options = kind.options_model.model_validate_json(self.texts.get("options", "{}"))
         except ValidationError as error:
-            self.bad.add_validation(error, "/options", document)
+            what = f"the options of kind {kind.name}"
+            self.bad.add_validation(error, "/options", document, what=what)
             return None
         return options.model_dump_json(by_alias=True)
 
@@ -221,7 +264,8 @@ class _Inputs:
         try:
             model = self.kind.input_model.model_validate_json(text)
         except ValidationError as error:
-            bad.add_validation(error, pointer, document)
+            what = f"an input of kind {self.kind.name}"
+            bad.add_validation(error, pointer, document, what=what)
             return
         body = model.model_dump_json(by_alias=True)
         identity = body if self.kind.identity is None else self.kind.identity(model)

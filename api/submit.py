@@ -12,7 +12,8 @@ from api.problems import BadField, BadFields, Problem, unavailable
 from infra.database import copy_rows
 from schema.chunking import chunk_size
 from schema.ids import uuid7
-from schema.statements.read import list_paces, tell_past
+from schema.statements.paces import list_paces
+from schema.statements.read import tell_past
 from schema.statements.submit import (
     INPUT_COPY_COLUMNS,
     find_by_idempotency_key,
@@ -27,7 +28,7 @@ if TYPE_CHECKING:
     from sqlalchemy.ext.asyncio import AsyncConnection
 
     from api.auth import Caller
-    from api.submission import Submission
+    from api.submission import Submission, Times
     from infra.database import Database
     from infra.wakeup import Notifier
     from schema.message import Trace
@@ -64,14 +65,15 @@ class Submitter:
                 digest = submission.digest()
             else:
                 digest = await asyncio.to_thread(submission.digest)
-        past = await self._past(submission)
-        if past is not None:
+        past = BadFields()
+        await self.add_past(submission.times, past)
+        if past.count:
             # A replay may come after its times have passed: it still is the same request.
             if idempotency_key is None or digest is None:
-                raise past
+                raise past.problem()
             earlier = await self._earlier(caller.owner_id, idempotency_key, digest)
             if earlier is None:
-                raise past
+                raise past.problem()
             return earlier
         key = await self._insert(submission, caller, trace, idempotency_key, digest)
         if key is not None:
@@ -147,18 +149,16 @@ class Submitter:
             )
         return None
 
-    async def _past(self, submission: Submission) -> Problem | None:
-        fields = submission.fields
-        if fields.scheduledFor is None and fields.expiresAt is None:
-            return None
-        statement = tell_past(scheduled_for=fields.scheduledFor, expires_at=fields.expiresAt)
-        bad = BadFields()
+    async def add_past(self, times: Times, bad: BadFields) -> None:
+        """Note each of the times that is past by the database's clock."""
+        if times == (None, None):
+            return
+        statement = tell_past(scheduled_for=times.scheduled_for, expires_at=times.expires_at)
         for row in await self._database.fetch(statement):
             if row.scheduled_for:
                 bad.add("/scheduledFor", "is in the past")
             if row.expires_at:
                 bad.add("/expiresAt", "is in the past")
-        return bad.problem() if bad.count else None
 
     async def _known_paces(self) -> dict[str, float]:
         if time.monotonic() >= self._paces_until:

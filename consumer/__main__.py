@@ -23,7 +23,7 @@ from infra.queue.outbox import OutboxQueue
 from infra.queue.sqs import SqsQueue
 from infra.retry import wait_until_available
 from infra.telemetry.opening import open_instruments
-from infra.wakeup import Listener
+from infra.wakeup import Listener, Notifier
 from schema.errors import Misconfigured
 
 if TYPE_CHECKING:
@@ -59,6 +59,7 @@ async def serve(settings: Settings, worker: str, stop: asyncio.Event) -> None:
         health.expose(instruments.exposition)
         clients = Clients(settings)
         listener = Listener(settings, name=f"haulage consumer {worker}")
+        notifier = Notifier(database, enabled=settings.notify)
         queue = await _queue(
             settings, worker, database, clients, listener, kinds, instruments, stack
         )
@@ -81,6 +82,7 @@ async def serve(settings: Settings, worker: str, stop: asyncio.Event) -> None:
                 group.create_task(watchdog.run(), name="watchdog"),
                 group.create_task(listener.run(), name="listener"),
                 group.create_task(instruments.metrics.watch_loop(), name="loop lag"),
+                group.create_task(notifier.run(), name="notifier"),
             ]
             if await wait_until_available("database", lambda: check_at_head(database), stop):
                 runners = await stack.enter_async_context(
@@ -97,6 +99,7 @@ async def serve(settings: Settings, worker: str, stop: asyncio.Event) -> None:
                     health=health,
                     control=listener.controls(),
                     instruments=instruments,
+                    tell=notifier.notify_control,
                 )
                 scaling.mine = consumer.load
                 await consumer.run(stop)

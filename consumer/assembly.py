@@ -9,6 +9,7 @@ from consumer.bounded import Bounded
 from consumer.intake import Intake
 from consumer.lease import Leases
 from consumer.loop import Consumer
+from consumer.pace import Paces
 from consumer.settler import Settler
 from consumer.telling import show_intake
 from consumer.work import Workshop
@@ -16,7 +17,7 @@ from infra.telemetry.instruments import SILENT
 
 if TYPE_CHECKING:
     import asyncio
-    from collections.abc import Mapping
+    from collections.abc import Callable, Mapping
 
     from consumer.work import Runner
     from infra.database import Database
@@ -39,11 +40,13 @@ def assemble(
     health: Health,
     control: asyncio.Event | None = None,
     instruments: Instruments = SILENT,
+    tell: Callable[[], None] = lambda: None,
 ) -> Consumer:
     """Give a consumer that is ready to run; it opens nothing by itself.
 
     ``control`` is set when some job was paused or ended by request; else the next extension of
-    the leases finds out.
+    the leases finds out. ``tell`` is called when an outcome ended its job before the others had
+    theirs.
     """
     intake = Intake(slots=settings.concurrency, prefetch_inputs=settings.prefetch_inputs)
     leases = Leases(
@@ -58,10 +61,12 @@ def assemble(
         worker=worker,
         backoffs={name: kind.backoff for name, kind in kinds.items()},
         most=settings.settle_batch,
+        tell=tell,
         events=settings.events_queue_url is not None,
         instruments=instruments,
     )
     acknowledger = Acknowledger(queue)
+    paces = Paces(database)
     runners = {
         name: _bounded(runner, kinds.get(name), intake, settings)
         for name, runner in runners.items()
@@ -75,6 +80,7 @@ def assemble(
         settler,
         acknowledger,
         intake,
+        paces,
         stop=stop,
         instruments=instruments,
     )
@@ -85,6 +91,7 @@ def assemble(
         leases,
         settler,
         acknowledger,
+        paces,
         receivers=settings.receivers,
         receive_entries=settings.receive_entries,
         drain_seconds=settings.drain_seconds,

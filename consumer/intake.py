@@ -26,11 +26,6 @@ class Intake:
         self._room = asyncio.Event()
         self._room.set()
 
-    @property
-    def in_hand(self) -> int:
-        """Give the number of inputs that were claimed and have not ended."""
-        return self._in_hand
-
     async def room(self) -> int:
         """Wait until another claim fits; give how many entries of the usual size would."""
         await self._room.wait()
@@ -44,6 +39,11 @@ class Intake:
             self._inputs_per_entry += weight * (max(1, size) - self._inputs_per_entry)
             self._has_seen_entries = True
         self._update()
+
+    @property
+    def in_hand(self) -> int:
+        """Give the number of inputs that were claimed and have not ended."""
+        return self._in_hand
 
     @property
     def capacity(self) -> int:

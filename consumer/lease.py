@@ -142,6 +142,11 @@ class Leases:
         finally:
             del self._held[claim.entry_id, claim.epoch]
 
+    @property
+    def many(self) -> int:
+        """Give the number of claims in hand."""
+        return len(self._held)
+
     def interrupt_all(self) -> None:
         """Cancel everything that runs under any lease."""
         for lease in self._held.values():

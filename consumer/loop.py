@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from consumer.acknowledger import Acknowledger
     from consumer.intake import Intake
     from consumer.lease import Leases
+    from consumer.pace import Paces
     from consumer.settler import Settler
     from consumer.work import Workshop
     from infra.queue.protocol import Queue
@@ -25,7 +26,7 @@ log: structlog.stdlib.BoundLogger = structlog.get_logger(__name__)
 _BACKOFF_BASE_SECONDS = 0.2
 _BACKOFF_CAP_SECONDS = 20.0
 # What is not deleted by then comes back, and finds that there is nothing left to do for it.
-_LAST_DELETES_SECONDS = 5.0
+_LAST_SECONDS = 5.0
 
 
 class Consumer:
@@ -39,6 +40,7 @@ class Consumer:
         leases: Leases,
         settler: Settler,
         acknowledger: Acknowledger,
+        paces: Paces,
         *,
         receivers: int,
         receive_entries: int,
@@ -52,6 +54,7 @@ class Consumer:
         self._leases = leases
         self._settler = settler
         self._acknowledger = acknowledger
+        self._paces = paces
         self._receivers = receivers
         self._receive_entries = receive_entries
         self._drain_seconds = drain_seconds
@@ -64,10 +67,13 @@ class Consumer:
 
     async def run(self, stop: asyncio.Event) -> None:
         """Consume until ``stop``; return when all that was claimed is settled or given back."""
+        # Until the first good poll, the loop is as old as its start.
+        self._turned()
         async with asyncio.TaskGroup() as side:
             background = [
                 side.create_task(self._leases.run(), name="keepalive"),
                 side.create_task(self._settler.run(), name="settler"),
+                side.create_task(self._paces.run(), name="paces"),
             ]
             deleting = side.create_task(self._acknowledger.run(), name="acknowledger")
             async with asyncio.TaskGroup() as work:
@@ -75,6 +81,12 @@ class Consumer:
                     work.create_task(self._receive(work, stop), name=f"receiver {number}")
                 await stop.wait()
                 self._intake.close()
+                log.info(
+                    "consumer.draining",
+                    waiting_for="open polls, and the inputs that run",
+                    claims=self._leases.many,
+                    drain_seconds=self._drain_seconds,
+                )
                 deadline = asyncio.get_running_loop().call_later(
                     self._drain_seconds, self._cut_short
                 )
@@ -82,8 +94,10 @@ class Consumer:
             for task in background:
                 task.cancel()
             self._acknowledger.close()
-            await asyncio.wait([deleting], timeout=_LAST_DELETES_SECONDS)
+            writing = side.create_task(self._paces.write_once(), name="last paces")
+            await asyncio.wait([deleting, writing], timeout=_LAST_SECONDS)
             deleting.cancel()
+            writing.cancel()
 
     def _cut_short(self) -> None:
         """End the drain: what runs is interrupted, what waits for a commit is tried once more."""

@@ -23,7 +23,7 @@ from schema.lifecycle import InputStatus
 from schema.outcome import Refused
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Callable, Mapping, Sequence
 
     from consumer.lease import Lease
     from infra.database import Database
@@ -37,7 +37,7 @@ _AWAY_CAP_SECONDS = 2.0
 
 
 class Settler:
-    """Commits outcomes in batches, one commit at a time."""
+    """Commits outcomes in batches, one commit at a time; tells when that ended a job early."""
 
     def __init__(
         self,
@@ -46,6 +46,7 @@ class Settler:
         worker: str,
         backoffs: Mapping[str, Backoff],
         most: int,
+        tell: Callable[[], None],
         events: bool = False,
         instruments: Instruments = SILENT,
     ) -> None:
@@ -54,6 +55,7 @@ class Settler:
         self._worker = worker
         self._backoffs = backoffs
         self._most = most
+        self._tell = tell
         self._events = events
         self._waiting: list[tuple[Lease, Settlement]] = []
         self._wanted = asyncio.Event()
@@ -122,8 +124,11 @@ class Settler:
                     log.warning("settle.away", inputs=len(batch), error=str(error))
                 await asyncio.sleep(pause)
         self._instruments.metrics.settled(lines)
+        if any(line.ended_early for line in lines):
+            # Else the rest of the job would run on until the sweeper's next round.
+            self._tell()
         for (lease, _), line in zip(batch, lines, strict=True):
-            _tell(lease, line)
+            _log(lease, line)
             lease.note_settled(accepted=line.accepted)
 
     def give_up(self) -> None:
@@ -172,15 +177,21 @@ def _is_unrecordable(error: Exception) -> bool:
     )
 
 
-def _tell(lease: Lease, line: Settled) -> None:
+def _log(lease: Lease, line: Settled) -> None:
     """Log what an operator may have to act on; successes are told per claim."""
     settlement, verdict = line.settlement, line.verdict
     if line.accepted and verdict.error_class is None:
         return
-    tell_failure(lease, line)
-    write = log.error if verdict.status is InputStatus.DLQ else log.warning
+    event = "input.failed" if line.accepted else "input.refused_late"
+    write = log.warning
+    if line.accepted and verdict.status is InputStatus.NOT_FOUND:
+        # A normal outcome, and of whole jobs at times.
+        event, write = "input.not_found", log.debug
+    else:
+        tell_failure(lease, line)
+        write = log.error if verdict.status is InputStatus.DLQ else write
     write(
-        "input.failed" if line.accepted else "input.refused_late",
+        event,
         job=settlement.claim.job_key,
         ordinal=settlement.input.ordinal,
         kind=settlement.claim.kind,

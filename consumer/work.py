@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from consumer.acknowledger import Acknowledger
     from consumer.intake import Intake
     from consumer.lease import Lease, Leases
+    from consumer.pace import Paces
     from consumer.settler import Settler
     from infra.database import Database
     from infra.queue.protocol import Claim, ClaimedInput
@@ -52,6 +53,7 @@ class Workshop:
         settler: Settler,
         acknowledger: Acknowledger,
         intake: Intake,
+        paces: Paces,
         *,
         stop: asyncio.Event,
         instruments: Instruments = SILENT,
@@ -63,6 +65,7 @@ class Workshop:
         self._settler = settler
         self._acknowledger = acknowledger
         self._intake = intake
+        self._paces = paces
         self._stop = stop
 
     async def carry(self, claim: Claim) -> None:
@@ -151,11 +154,13 @@ class Workshop:
         elapsed = time.monotonic() - began
         lease.ran += len(inputs)
         lease.run_seconds += elapsed
-        elapsed_ms = round(elapsed * 1000 / len(inputs))
+        elapsed_ms = elapsed * 1000
+        self._paces.note(lease.claim.kind, elapsed_ms=elapsed_ms, inputs=len(inputs))
+        each_ms = round(elapsed_ms / len(inputs))
         self._settler.add(
             lease,
             [
-                Settlement(lease.claim, input_, outcome, elapsed_ms)
+                Settlement(lease.claim, input_, outcome, each_ms)
                 for input_, outcome in zip(inputs, outcomes, strict=True)
             ],
         )

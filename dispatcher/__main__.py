@@ -98,6 +98,8 @@ async def serve(settings: Settings, worker: str, stop: asyncio.Event) -> None:
             if await wait_until_available("database", lambda: check_at_head(database), stop):
                 async with asyncio.TaskGroup() as work:
                     if senders:
+                        # Until its first good round, a loop is as old as its start.
+                        health.turned("relay")
                         work.create_task(relay.run(stop), name="relay")
                     work.create_task(
                         run_services(
@@ -132,6 +134,7 @@ def _services(
             backoffs={name: kind.backoff for name, kind in kinds.items()},
             most=most,
             wake=wake,
+            tell=notifier.notify_control,
             events=settings.events_queue_url is not None,
             instruments=instruments,
         ),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import random
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Protocol
 
 import structlog
@@ -17,6 +18,9 @@ if TYPE_CHECKING:
 log: structlog.stdlib.BoundLogger = structlog.get_logger(__name__)
 
 _TOLD_APART = 500
+# While a neighbour is away a duty waits for so many intervals at most.
+_LONGEST_WAIT_INTERVALS = 6
+_SHORTEST_WAIT_SECONDS = 0.05
 
 
 class MaintenanceService(Protocol):
@@ -39,15 +43,42 @@ async def run_services(
 ) -> None:
     """Run each service every interval, at once again while it finds work, until ``stop``.
 
+    While a neighbour is away each tries again with backoff, which is told once for all of them.
     ``wakes`` has an event for services, by name, that need not wait for their interval.
     """
+    outage = _Outage()
     async with asyncio.TaskGroup() as group:
         for service in services:
+            # Until its first good round, a loop is as old as its start.
+            turned(service.name)
             woken = (wakes or {}).get(service.name) or asyncio.Event()
             group.create_task(
-                _repeat(service, interval_seconds, stop, turned, woken),
+                _repeat(service, interval_seconds, stop, turned, woken, outage),
                 name=f"maintenance {service.name}",
             )
+
+
+@dataclass(slots=True)
+class _Outage:
+    """Which duties met a neighbour that is away: told when the first did, and when none does."""
+
+    met: set[str] = field(default_factory=set)
+
+    def begin(self, service: str, error: Unavailable, *, retry_in_seconds: float) -> None:
+        if not self.met:
+            log.warning(
+                "maintenance.away",
+                service=service,
+                error=str(error),
+                retry_in_seconds=round(retry_in_seconds, 2),
+            )
+        self.met.add(service)
+
+    def end(self, service: str) -> None:
+        if service in self.met:
+            self.met.remove(service)
+            if not self.met:
+                log.info("maintenance.recovered", service=service)
 
 
 async def _repeat(
@@ -56,20 +87,25 @@ async def _repeat(
     stop: asyncio.Event,
     turned: Callable[[str], None],
     woken: asyncio.Event,
+    outage: _Outage,
 ) -> None:
-    away = False
     failures, told = 0, ""
-    pause = sleep_unless(stop, woken)
+    pause, back_off = sleep_unless(stop, woken), sleep_unless(stop)
     while not stop.is_set():
-        found = 0
         woken.clear()
         try:
             found = await service.once()
         except Unavailable as error:
-            if not away:
-                log.warning("maintenance.away", service=service.name, error=str(error))
-            away = True
+            failures += 1
+            longest = _LONGEST_WAIT_INTERVALS * interval_seconds
+            wait = jittered(failures, base_seconds=interval_seconds, cap_seconds=longest)
+            wait = max(_SHORTEST_WAIT_SECONDS, wait)
+            outage.begin(service.name, error, retry_in_seconds=wait)
+            # A wake-up says that there is something to do, not that it can be done.
+            await back_off(wait)
+            continue
         except Exception as error:  # one duty that cannot be done must not end the others
+            outage.end(service.name)
             failures += 1
             said = f"{type(error).__name__}: {error}"[:_TOLD_APART]
             if said != told:
@@ -81,9 +117,9 @@ async def _repeat(
                 turned(service.name)
                 await pause(interval_seconds * random.uniform(0.8, 1.2))  # noqa: S311
             continue
-        else:
-            away, failures, told = False, 0, ""
-            turned(service.name)
+        outage.end(service.name)
+        failures, told = 0, ""
+        turned(service.name)
         # Instances drift apart, so that they do not all ask at the same moment.
         if not found:
             await pause(interval_seconds * random.uniform(0.8, 1.2))  # noqa: S311

@@ -44,6 +44,7 @@ class Reaper:
         backoffs: Mapping[str, Backoff],
         most: int,
         wake: Callable[[], None],
+        tell: Callable[[], None],
         events: bool = False,
         instruments: Instruments = SILENT,
     ) -> None:
@@ -53,6 +54,7 @@ class Reaper:
         self._backoffs = backoffs
         self._most = most
         self._wake = wake
+        self._tell = tell
         self._events = events
         self._told: dict[int, str] = {}
 
@@ -117,6 +119,8 @@ class Reaper:
         repaired = sum(line.accepted for line in settled)
         self._instruments.metrics.settled(settled)
         self._instruments.metrics.repaired(claim.kind, repaired)
+        if any(line.ended_early for line in settled):
+            self._tell()
         log.warning(
             "reaper.repaired",
             lost_worker=lapsed.worker,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from typing import TYPE_CHECKING
 
 import structlog
@@ -32,12 +33,14 @@ class Resender:
     async def once(self) -> int:
         """Requeue up to a batch of overdue entries."""
         rows = await self._database.fetch(requeue_overdue(self._after_seconds, most=self._most))
-        for row in rows:
+        # A purged queue loses thousands at once: one line for each job.
+        correlation_ids = {row.job_id: row.correlation_id for row in rows}
+        for job_id, entries in Counter(row.job_id for row in rows).items():
             log.warning(
                 "resender.requeued",
-                entry=row.id,
-                job=str(row.job_id),
-                correlation_id=row.correlation_id,
+                job=str(job_id),
+                entries=entries,
+                correlation_id=correlation_ids[job_id],
                 sent_more_than_seconds_ago=self._after_seconds,
             )
         if rows:

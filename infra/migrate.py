@@ -26,6 +26,7 @@ from sqlalchemy.pool import NullPool
 
 import schema.migrations
 from infra.database_url import open_engine
+from infra.settings import refuse_unknown_names
 from infra.telemetry.redaction import redact
 from schema.errors import Misconfigured, Unavailable
 
@@ -113,6 +114,7 @@ def main() -> int:
         sys.stderr.write("infra.migrate: set DATABASE_URL\n")
         return 78
     try:
+        refuse_unknown_names(os.environ)
         asyncio.run(migrate(url))
     except Misconfigured as error:
         sys.stderr.write(f"infra.migrate: {error}\n")

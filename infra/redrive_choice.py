@@ -54,6 +54,7 @@ def written(choice: Choice) -> str:
             "fingerprint": choice.fingerprint,
             "diedFrom": choice.died_from and choice.died_from.isoformat(),
             "diedTo": choice.died_to and choice.died_to.isoformat(),
+            "errorClass": choice.error_class,
         }
     return json.dumps({name: value for name, value in document.items() if value is not None})
 
@@ -74,6 +75,7 @@ def read(source: str, document: Mapping[str, Any]) -> Choice:
         fingerprint=document.get("fingerprint"),
         died_from=_maybe(dt.datetime.fromisoformat, document.get("diedFrom")),
         died_to=_maybe(dt.datetime.fromisoformat, document.get("diedTo")),
+        error_class=document.get("errorClass"),
     )
 
 

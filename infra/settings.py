@@ -7,6 +7,7 @@ AWS credentials, region and endpoint are botocore's own (``AWS_ENDPOINT_URL``, â
 
 from __future__ import annotations
 
+from difflib import get_close_matches
 from typing import TYPE_CHECKING, Literal, Self
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
@@ -156,31 +157,19 @@ class Settings(BaseModel):
     @classmethod
     def from_environment(cls, environment: Mapping[str, str]) -> Self:
         """Read the settings; raise ``Misconfigured`` naming each variable that is wrong."""
-        values: dict[str, str] = {}
-        for name, value in environment.items():
-            if name in _OWN_NAMES:
-                values[_OWN_NAMES[name]] = value
-            elif (
-                name.startswith(PREFIX)
-                and not name.startswith(_LOCAL_PREFIX)
-                and name not in _CLIENT_NAMES
-            ):
-                values[name.removeprefix(PREFIX).lower()] = value
+        fields = {_name(field): field for field in cls.model_fields}
+        values = {fields[name]: value for name, value in environment.items() if name in fields}
+        lines = _unknown_names(environment)
         try:
-            return cls.model_validate(values)
+            settings = cls.model_validate(values)
         except ValidationError as error:
-            names = {field: name for name, field in _OWN_NAMES.items()}
-            lines = []
             for problem in error.errors():
                 field = str(problem["loc"][0]) if problem["loc"] else ""
-                name = names.get(field, PREFIX + field.upper()) if field else "settings"
-                reason = (
-                    "is no setting of Haulage (misspelt?)"
-                    if problem["type"] == "extra_forbidden"
-                    else problem["msg"]
-                )
-                lines.append(f"{name}: {reason}")
+                lines.append(f"{_name(field) if field else 'settings'}: {problem['msg']}")
             raise Misconfigured("; ".join(lines)) from None
+        if lines:
+            raise Misconfigured("; ".join(lines))
+        return settings
 
     @model_validator(mode="after")
     def _fit_together(self) -> Self:
@@ -206,3 +195,30 @@ class Settings(BaseModel):
             msg = "HAULAGE_LIVENESS_TIMEOUT_SECONDS must be larger than HAULAGE_POLL_FLOOR_SECONDS"
             raise ValueError(msg)
         return self
+
+
+def refuse_unknown_names(environment: Mapping[str, str]) -> None:
+    """Raise ``Misconfigured`` if a name under our prefix is no setting, and say what is nearest.
+
+    For a process that reads few settings: a misspelt one is meant for the others.
+    """
+    lines = _unknown_names(environment)
+    if lines:
+        raise Misconfigured("; ".join(lines))
+
+
+def _name(field: str) -> str:
+    names = {field: name for name, field in _OWN_NAMES.items()}
+    return names.get(field, PREFIX + field.upper())
+
+
+def _unknown_names(environment: Mapping[str, str]) -> list[str]:
+    known = {_name(field) for field in Settings.model_fields} | _CLIENT_NAMES
+    lines = []
+    for name in sorted(environment.keys() - known):
+        if name.startswith(PREFIX) and not name.startswith(_LOCAL_PREFIX):
+            bare = name.removeprefix(PREFIX)
+            nearest = [bare] if bare in _OWN_NAMES else get_close_matches(name, known, n=1)
+            hint = f"; the nearest is {nearest[0]}" if nearest else ""
+            lines.append(f"{name}: is no setting of Haulage{hint}")
+    return lines

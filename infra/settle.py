@@ -46,11 +46,15 @@ class Settlement(NamedTuple):
 
 
 class Settled(NamedTuple):
-    """A settlement and what was decided of it; ``accepted`` unless the lease was lost."""
+    """A settlement and what was decided of it; ``accepted`` unless the lease was lost.
+
+    ``ended_early``: this commit ended the job, and inputs are left for the sweeper to end.
+    """
 
     settlement: Settlement
     verdict: Verdict
     accepted: bool
+    ended_early: bool
 
 
 @dataclass(slots=True)
@@ -107,15 +111,17 @@ async def settle(
         for claim, input_, outcome, _ in (settlement,)
     ]
     if all(_is_plain(line) for line in lines):
-        accepted = _keys(await database.fetch(_settle_statement(lines)))
+        accepted = _accepted(await database.fetch(_settle_statement(lines)))
     else:
 
-        async def unit(connection: AsyncConnection) -> set[Key]:
+        async def unit(connection: AsyncConnection) -> dict[Key, bool]:
             return await _settle_with_consequences(connection, worker, lines, events=events)
 
         accepted = await database.run(unit)
     return [
-        Settled(line.settlement, line.verdict, line.settlement.key in accepted) for line in lines
+        Settled(line.settlement, line.verdict, key in accepted, accepted.get(key, False))
+        for line in lines
+        for key in (line.settlement.key,)
     ]
 
 
@@ -129,7 +135,7 @@ def _is_plain(line: _Line) -> bool:
 
 async def _settle_with_consequences(
     connection: AsyncConnection, worker: str, lines: Sequence[_Line], *, events: bool
-) -> set[Key]:
+) -> dict[Key, bool]:
     groups: dict[tuple[int, int, float], list[_Line]] = defaultdict(list)
     for line in lines:
         if line.follow_up is not None:
@@ -139,7 +145,7 @@ async def _settle_with_consequences(
         for row, members in zip(reserved.all(), groups.values(), strict=True):
             for line in members:
                 line.next_entry_id = row.id
-    accepted = _keys((await connection.execute(_settle_statement(lines))).all())
+    accepted = _accepted((await connection.execute(_settle_statement(lines))).all())
     taken = [line for line in lines if line.settlement.key in accepted]
     follow_ups = _follow_ups(taken)
     if follow_ups["ids"]:
@@ -165,8 +171,13 @@ async def _record_failures(
             await connection.execute(statements.insert_death_events(worker, letters))
 
 
-def _keys(rows: Iterable[Any]) -> set[Key]:
-    return {(entry_id, ordinal) for entry_id, ordinals in rows for ordinal in ordinals}
+def _accepted(rows: Iterable[Any]) -> dict[Key, bool]:
+    """Give each input that was accepted, and whether its job ended early by it or beside it."""
+    return {
+        (entry_id, ordinal): ended_early
+        for entry_id, ordinals, ended_early in rows
+        for ordinal in ordinals
+    }
 
 
 def _settle_statement(lines: Sequence[_Line]) -> Any:  # noqa: ANN401 - a TextClause

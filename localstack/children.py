@@ -8,15 +8,21 @@ from dataclasses import dataclass
 from http import HTTPStatus
 from pathlib import Path
 
+from infra.settings import Settings
 from localstack import processes
 from localstack.init.resources import BUCKET, Access, Resources
 from localstack.interruption import Interruption
 from localstack.processes import Identity, ProcessError
-from localstack.settings import LocalSettings
+from localstack.settings import LocalSettings, Mode, SettingsError
+from schema.errors import Misconfigured
 
 READY_SECONDS = 60.0
 # Longer than the processes give themselves to drain.
 STOP_SECONDS = 40.0
+STOPPING = (
+    "Stopping: consumers finish their open long poll and the inputs they have begun,"
+    f" {STOP_SECONDS:g} s at most ..."
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,7 +71,18 @@ def inherited() -> dict[str, str]:
     # A proxy cannot reach our loopback interface.
     kept["NO_PROXY"] = kept["no_proxy"] = "127.0.0.1,localhost"
     kept.setdefault("HAULAGE_LOG_FORMAT", "console")
+    # A consumer that is told to stop finishes its open long poll first.
+    kept.setdefault("HAULAGE_RECEIVE_WAIT_SECONDS", "3")
     return kept
+
+
+def check_settings(mode: Mode) -> None:
+    """Raises SettingsError if the processes would refuse their settings: before anything starts."""
+    given = {"DATABASE_URL": "postgresql://127.0.0.1/haulage", "CONSUMER_MODE": mode}
+    try:
+        Settings.from_environment(inherited() | given)
+    except Misconfigured as error:
+        raise SettingsError(str(error)) from None
 
 
 def start(child: Child, environment: Mapping[str, str], checkout: Path) -> Identity:

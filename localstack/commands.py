@@ -13,14 +13,14 @@ from pathlib import Path
 import asyncpg
 import psutil
 
-from localstack import database, demo, env_file, processes
+from localstack import children, database, demo, env_file, processes
 from localstack.binaries import ServerNotFoundError
 from localstack.client import ApiError
 from localstack.environment import InstallError
 from localstack.interruption import Interrupted, Interruption
 from localstack.ports import PortTakenError
 from localstack.processes import ProcessError
-from localstack.settings import MODES, LocalSettings, SettingsError
+from localstack.settings import MODES, LocalSettings, SettingsError, asked
 from localstack.stack import Stack
 
 CHECKOUT = Path(__file__).resolve().parent.parent
@@ -45,7 +45,7 @@ def main(arguments: list[str], interruption: Interruption) -> int:
     }
     try:
         stack = Stack(CHECKOUT, LocalSettings.read(os.environ, given), interruption)
-        return _run(stack, options)
+        return _run(stack, options, asked(os.environ, given))
     except Interrupted:
         print("\nInterrupted.", file=sys.stderr)
         return INTERRUPTED
@@ -71,12 +71,12 @@ def _parser() -> argparse.ArgumentParser:
     return parser
 
 
-def _run(stack: Stack, options: argparse.Namespace) -> int:
+def _run(stack: Stack, options: argparse.Namespace, wanted: Mapping[str, str]) -> int:
     match options.command:
         case "up":
-            return _up(stack, detach=options.detach)
+            return _up(stack, wanted, detach=options.detach)
         case "demo":
-            return _demo(stack)
+            return _demo(stack, wanted)
         case "down":
             print("Stopped; the data stay." if stack.down() else "Nothing runs.")
         case "reset":
@@ -94,9 +94,11 @@ def _run(stack: Stack, options: argparse.Namespace) -> int:
     return 0
 
 
-def _up(stack: Stack, *, detach: bool) -> int:
+def _up(stack: Stack, wanted: Mapping[str, str], *, detach: bool) -> int:
     started = time.monotonic()
+    children.check_settings(stack.settings.mode)
     if not stack.up(attached=not detach):
+        _refuse_other_options(stack, wanted)
         print("Already up.")
         return _status(stack)
     print(f"Up after {time.monotonic() - started:.1f} s.")
@@ -111,8 +113,20 @@ def _up(stack: Stack, *, detach: bool) -> int:
     return 0
 
 
-def _demo(stack: Stack) -> int:
+def _refuse_other_options(stack: Stack, wanted: Mapping[str, str]) -> None:
+    """Raise if the stack that runs is not the one that was asked for."""
+    differences = stack.differences(wanted)
+    if differences:
+        raise SettingsError(
+            f"A stack is up already, and of another kind: {'; '.join(differences)}.\n"
+            "`make down` stops it and keeps its data; then start it anew."
+        )
+
+
+def _demo(stack: Stack, wanted: Mapping[str, str]) -> int:
+    children.check_settings(stack.settings.mode)
     if not stack.up(attached=True):
+        _refuse_other_options(stack, wanted)
         print("Using the stack that is up, and leaving it so.")
         demo.run(stack)
         return 0

@@ -30,12 +30,7 @@ class LocalSettings:
     @classmethod
     def read(cls, environment: Mapping[str, str], given: Mapping[str, str | None]) -> Self:
         """The given settings before those of the environment; raises on what is not understood."""
-        values = {
-            name.removeprefix(PREFIX).lower(): value
-            for name, value in environment.items()
-            if name.startswith(PREFIX) and value
-        }
-        values |= {name: value for name, value in given.items() if value}
+        values = asked(environment, given)
         unknown = values.keys() - cls.__dataclass_fields__.keys()
         if unknown:
             known = ", ".join(PREFIX + name.upper() for name in cls.__dataclass_fields__)
@@ -56,6 +51,16 @@ class LocalSettings:
             postgres_bin=Path(folder).expanduser() if folder else None,
             demo_timeout_seconds=_number(values, "demo_timeout_seconds", 120, 1, 86_400) or 120,
         )
+
+
+def asked(environment: Mapping[str, str], given: Mapping[str, str | None]) -> dict[str, str]:
+    """What was asked for expressly, by name, as it was written."""
+    values = {
+        name.removeprefix(PREFIX).lower(): value
+        for name, value in environment.items()
+        if name.startswith(PREFIX) and value
+    }
+    return values | {name: value for name, value in given.items() if value}
 
 
 def _number(

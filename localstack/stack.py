@@ -51,6 +51,22 @@ class Stack:
         recorded = self.state.processes()
         return any(one.name == "api" for one in recorded) and not self.dead()
 
+    def differences(self, asked: Mapping[str, str]) -> list[str]:
+        """What of the options that were asked for is otherwise in the stack that runs."""
+        known = env_file.read(self.env_path)
+        names = [one.name for one in self.state.processes()]
+        running = {
+            "mode": known["CONSUMER_MODE"],
+            "port": known["HAULAGE_URL"].rpartition(":")[2],
+            "consumers": str(sum(name.startswith("consumer-") for name in names)),
+            "dispatchers": str(sum(name.startswith("dispatcher-") for name in names)),
+        }
+        return [
+            f"{name.upper()} is {running[name]}, not {wanted}"
+            for name, wanted in asked.items()
+            if wanted != running.get(name, wanted)
+        ]
+
     def dead(self) -> list[Identity]:
         """The processes of the stack that ended without being asked to."""
         return [one for one in self.state.processes() if processes.is_gone(one)]
@@ -79,6 +95,8 @@ class Stack:
     def down(self) -> bool:
         """Ends what runs and keeps the data; False when nothing ran."""
         supervisor = self.state.supervisor()
+        if self.state.processes():
+            print(children.STOPPING, flush=True)
         if supervisor is not None:
             # It ends the stack itself; what it leaves behind, if it hangs, is ended below.
             processes.stop([supervisor], grace_seconds=2 * children.STOP_SECONDS)
@@ -91,7 +109,7 @@ class Stack:
         try:
             yield
         except BaseException:
-            print("\nStopping ...", flush=True)
+            print(f"\n{children.STOPPING}", flush=True)
             raise
         finally:
             with self.state.alone(Interruption()):

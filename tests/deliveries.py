@@ -126,6 +126,7 @@ class Delivery:
                 backoffs={name: kind.backoff for name, kind in self.kinds.items()},
                 most=100,
                 wake=self.listener.wake,
+                tell=self.listener.tell_controlled,
                 events=self.settings.events_queue_url is not None,
                 instruments=self.instruments,
             ),
@@ -163,6 +164,7 @@ class Delivery:
         *,
         worker: str = "worker",
         queue: Callable[[str], Queue] | None = None,
+        tell: Callable[[], None] | None = None,
         **changes: Any,
     ) -> AsyncIterator[asyncio.Event]:
         """Run a consumer inside the block; leaving it drains. Gives its ``stop``."""
@@ -179,6 +181,7 @@ class Delivery:
             health=Health(60),
             control=self.listener.controls(),
             instruments=self.instruments,
+            tell=tell or self.listener.tell_controlled,
         )
         async with asyncio.TaskGroup() as group:
             group.create_task(consumer.run(stop), name=f"consumer {worker}")

@@ -155,15 +155,25 @@ SELECT job_id, ordinal, status, entry_id FROM input WHERE status IN ('PENDING', 
 
 
 async def eventually(
-    condition: Callable[[], Awaitable[bool]],
+    condition: Callable[[], bool | Awaitable[bool]],
     *,
     timeout_seconds: float = 30,
     pause_seconds: float = 0.005,
 ) -> None:
     """Ask until the condition holds, with a pause in between that leaves others their turn."""
     async with asyncio.timeout(timeout_seconds):
-        while not await condition():
+        while True:
+            holds = condition()
+            if await holds if isinstance(holds, Awaitable) else holds:
+                return
             await asyncio.sleep(pause_seconds)
+
+
+async def stretch(seconds: float) -> None:
+    """Let so much time pass, to count what happens in it; to wait for something: ``eventually``."""
+    over = asyncio.Event()
+    asyncio.get_running_loop().call_later(seconds, over.set)
+    await over.wait()
 
 
 class Recorder:

@@ -12,11 +12,19 @@ function make(tag, attributes = {}, ...children) {
   return element;
 }
 
+// What stands beside a reference takes the place of what it points at.
 function resolve(node) {
   while (node && node.$ref) {
-    node = node.$ref.slice(2).split("/").reduce((at, part) => at[part], spec);
+    const { $ref, ...own } = node;
+    node = { ...$ref.slice(2).split("/").reduce((at, part) => at[part], spec), ...own };
   }
   return node;
+}
+
+// Text with `code` in it, as the document has it.
+function prose(text) {
+  const parts = (text || "").split("`");
+  return make("span", {}, ...parts.map((part, index) => (index % 2 ? make("code", {}, part) : part)));
 }
 
 function typeOf(schema) {
@@ -47,6 +55,11 @@ function bounds(schema) {
       : JSON.stringify(schema[name])}`).join(", ");
 }
 
+function describe(description, schema) {
+  const parts = [description && prose(description), bounds(schema)].filter(Boolean);
+  return list(parts, " · ");
+}
+
 function rows(head, body) {
   if (!body.length) return null;
   return make("table", {},
@@ -58,7 +71,7 @@ function rows(head, body) {
 function parameterTable(operation) {
   const body = (operation.parameters || []).map(resolve).map((parameter) => [
     make("code", {}, parameter.name), parameter.in, typeOf(parameter.schema),
-    [parameter.description, bounds(parameter.schema)].filter(Boolean).join(" · ")]);
+    describe(parameter.description, parameter.schema)]);
   return rows(["Parameter", "In", "Type", ""], body);
 }
 
@@ -67,7 +80,7 @@ function responseTable(operation) {
     const response = resolve(reference);
     const media = Object.values(response.content || {})[0];
     const headers = Object.keys(response.headers || {}).join(", ");
-    return [make("code", { class: status < 400 ? "good" : "bad" }, status), response.description,
+    return [make("code", { class: status < 400 ? "good" : "bad" }, status), prose(response.description),
       media ? typeOf(media.schema) : "", make("span", { class: "note" }, headers)];
   });
   return rows(["Status", "Meaning", "Body", "Headers"], body);
@@ -136,9 +149,9 @@ function operationCard(method, path, operation) {
   const sample = example(operation);
   return make("details", { class: "operation", id: operation.operationId },
     make("summary", {}, make("span", { class: "method" }, method),
-      make("span", { class: "path" }, path), make("span", { class: "note" }, operation.summary)),
+      make("span", { class: "path" }, path), make("span", { class: "note" }, prose(operation.summary))),
     make("div", { class: "inside" },
-      operation.description && make("p", { class: "note" }, operation.description),
+      operation.description && make("p", { class: "note" }, prose(operation.description)),
       parameterTable(operation) && make("h3", {}, "Parameters"), parameterTable(operation),
       sample && make("h3", {}, "Example body"), sample && make("pre", {}, sample),
       make("h3", {}, "Answers"), responseTable(operation),
@@ -147,11 +160,11 @@ function operationCard(method, path, operation) {
 
 function schemaCard(name, schema) {
   const required = new Set(schema.required || []);
-  const body = Object.entries(schema.properties || {}).map(([field, about]) => [
-    make("code", {}, field + (required.has(field) ? " *" : "")), typeOf(about),
-    [about.description, bounds(about)].filter(Boolean).join(" · ")]);
+  const body = Object.entries(schema.properties || {}).map(([field, property]) => [
+    make("code", {}, field + (required.has(field) ? " *" : "")), typeOf(property),
+    describe(property.description, property)]);
   return make("section", { class: "schema", id: `schema-${name}` },
-    make("h3", {}, name), schema.description && make("p", { class: "note" }, schema.description),
+    make("h3", {}, name), schema.description && make("p", { class: "note" }, prose(schema.description)),
     schema.enum && make("p", {}, schema.enum.join(" · ")), rows(["Field", "Type", ""], body));
 }
 

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 _MATCHES = """
 (CAST(:kind AS text) IS NULL OR d.kind = CAST(:kind AS text))
   AND (CAST(:fingerprint AS text) IS NULL OR d.fingerprint = CAST(:fingerprint AS text))
+  AND (CAST(:error_class AS text) IS NULL OR d.error_class = CAST(:error_class AS text))
   AND d.died_at >= coalesce(CAST(:died_from AS timestamptz), '-infinity')
   AND d.died_at < coalesce(CAST(:died_to AS timestamptz), 'infinity')
 """
@@ -95,6 +96,7 @@ class LetterFilter:
     fingerprint: str | None = None
     died_from: dt.datetime | None = None
     died_to: dt.datetime | None = None
+    error_class: str | None = None
 
     def scan(self) -> str:
         """Name the scan that serves it best."""
@@ -107,6 +109,7 @@ class LetterFilter:
         values: dict[str, Any] = {
             "kind": self.kind,
             "fingerprint": self.fingerprint,
+            "error_class": self.error_class,
             "died_from": self.died_from,
             "died_to": self.died_to,
         }

@@ -40,7 +40,8 @@ RETURNING id
 
 _LIST = sa.text(
     """
-SELECT k.id, o.name AS owner, k.role, k.label, k.created_at, k.expires_at, k.revoked_at
+SELECT k.id, o.name AS owner, k.role, k.label, k.created_at, k.expires_at, k.revoked_at,
+       coalesce(k.expires_at <= now(), false) AS expired
 FROM api_key k JOIN owner o ON o.id = k.owner_id
 ORDER BY o.name, k.created_at, k.id
 """
@@ -83,7 +84,7 @@ def create_key(
 
 
 def list_keys() -> TextClause:
-    """List all keys: (id, owner, role, label, created_at, expires_at, revoked_at)."""
+    """List all keys: (id, owner, role, label, created_at, expires_at, revoked_at, expired)."""
     return _LIST
 
 

@@ -121,8 +121,6 @@ ORDER BY j.requested_at DESC, j.id DESC
 """
 _PAGES = {name: sa.text(_PAGE.format(scan=scan)) for name, scan in _SCANS.items()}
 
-_PACES = sa.text("SELECT kind, input_ms FROM kind_pace")
-
 _PAST = sa.text(
     """
 SELECT coalesce(CAST(:scheduled_for AS timestamptz) <= now(), false) AS scheduled_for,
@@ -210,11 +208,6 @@ def list_jobs(which: JobFilter, *, most: int, window: int) -> TextClause:
     if scan != "correlation":
         del values["correlation_id"]
     return _PAGES[scan].bindparams(**values)
-
-
-def list_paces() -> TextClause:
-    """List how long an input of each kind takes: (kind, input_ms)."""
-    return _PACES
 
 
 def tell_past(*, scheduled_for: dt.datetime | None, expires_at: dt.datetime | None) -> TextClause:

@@ -43,8 +43,8 @@ WITH outcome AS MATERIALIZED (
       AND i.status IN ('PENDING', 'RETRY_WAIT')
     RETURNING o.entry_id, i.job_id, i.ordinal, i.status, i.reused, i.error_message
 ), per_entry AS MATERIALIZED (
-    SELECT entry_id, count(*)::integer AS n, array_agg(ordinal) AS ordinals
-    FROM written GROUP BY entry_id
+    SELECT entry_id, job_id, count(*)::integer AS n, array_agg(ordinal) AS ordinals
+    FROM written GROUP BY entry_id, job_id
 ), narrowed AS (
     UPDATE outbox b SET unfinished = b.unfinished - p.n
     FROM per_entry p WHERE b.id = p.entry_id AND b.unfinished > p.n
@@ -91,7 +91,8 @@ WITH outcome AS MATERIALIZED (
         control_version = j.control_version + (o.status <> o.was AND o.has_rest)::integer
     FROM judged o WHERE j.id = o.id
 )
-SELECT entry_id, ordinals FROM per_entry
+SELECT p.entry_id, p.ordinals, o.status <> o.was AND o.has_rest AS ended_early
+FROM per_entry p JOIN judged o ON o.id = p.job_id
 """
 )
 
@@ -201,11 +202,12 @@ SET uri = EXCLUDED.uri, size_bytes = EXCLUDED.size_bytes, etag = EXCLUDED.etag,
 def settle_inputs(
     outcomes: Mapping[str, Sequence[Any]], *, held_ids: Sequence[int], held_epochs: Sequence[int]
 ) -> TextClause:
-    """Write outcomes of inputs whose entries these epochs hold: rows of (entry_id, ordinals).
+    """Write outcomes of inputs whose entries these epochs hold.
 
+    Rows of (entry_id, ordinals, ended_early): whether the job ended here, with inputs left that
+    the sweeper is to end. What does not come back was not accepted: the lease was lost.
     ``outcomes`` has one list for each of ``OUTCOME_COLUMNS``: next_entry_ids are null unless the
-    input goes on, results are JSON text. What does not come back was not accepted: the lease was
-    lost.
+    input goes on, results are JSON text.
     """
     return _SETTLE.bindparams(**outcomes, held_ids=list(held_ids), held_epochs=list(held_epochs))
 

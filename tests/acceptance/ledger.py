@@ -5,7 +5,6 @@ begins and when it ends: no transaction of ours can take back what was done. Wit
 input waits in between until the file beside it, ``….gate``, is there.
 """
 
-import asyncio
 import json
 import os
 from collections import Counter
@@ -22,6 +21,9 @@ from schema.chunking import ChunkBounds
 from schema.errors import Fault, InvalidInput
 from schema.kinds import JobInput, Kind
 from schema.outcome import Artifact, Backoff, Outcome, Succeeded
+from tests.platform import eventually, stretch
+
+_GATED_SECONDS = 3_600
 
 
 class LedgerInput(JobInput):
@@ -73,8 +75,7 @@ class Ledger:
         self._gate.touch()
 
     async def pass_gate(self) -> None:
-        while not self._gate.exists():
-            await asyncio.sleep(0.005)
+        await eventually(self._gate.exists, timeout_seconds=_GATED_SECONDS)
 
 
 class LedgerProcessor:
@@ -94,7 +95,7 @@ async def keep(ledger: Ledger, work: Work) -> Outcome:
     ledger.add("began", work, run)
     if body.gated:
         await ledger.pass_gate()
-    await asyncio.sleep(body.work_ms / 1_000)
+    await stretch(body.work_ms / 1_000)
     if work.attempt <= body.failures:
         raise Fault(f"attempt {work.attempt} fails, as it is to")
     ledger.add("ended", work, run)

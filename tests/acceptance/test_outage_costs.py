@@ -3,7 +3,6 @@
 ``OUTAGE_SECONDS=60`` makes it a minute, by hand; with ``-s`` the figures of each process are shown.
 """
 
-import asyncio
 import os
 import sys
 from collections import Counter
@@ -15,7 +14,7 @@ from sqlalchemy import make_url
 from localstack.ports import LOOPBACK
 from tests.acceptance.ledger import inputs
 from tests.acceptance.site import Site
-from tests.platform import eventually
+from tests.platform import eventually, stretch
 from tests.stubs.tcp_proxy import TcpProxy
 
 pytestmark = pytest.mark.acceptance
@@ -53,11 +52,7 @@ async def test_an_outage_costs_a_process_a_few_lines_and_next_to_no_work(
             await proxy.outage()
         else:
             proxy.hold()
-        loop = asyncio.get_running_loop()
-        until = loop.time() + SECONDS
-        await eventually(
-            lambda: asyncio.sleep(0.1, loop.time() > until), timeout_seconds=SECONDS + 60
-        )
+        await stretch(SECONDS)
         after = [(_cpu_seconds(p), len(m.lines())) for p, m in zip(watched, members, strict=True)]
         proxy.release()
         await proxy.listen()

@@ -44,6 +44,7 @@ async def serve(settings: Settings, worker: str, stop: asyncio.Event) -> None:
             backoffs={LEDGER.name: LEDGER.backoff},
             most=settings.maintenance_batch,
             wake=listener.wake,
+            tell=lambda: None,
         )
         services = run_services(
             [reaper],

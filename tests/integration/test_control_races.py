@@ -171,7 +171,14 @@ class Mixture:
 
     async def repair(self) -> None:
         backoffs = {KIND: Backoff(0, 0)}
-        reaper = Reaper(self.database, worker="r", backoffs=backoffs, most=10, wake=lambda: None)
+        reaper = Reaper(
+            self.database,
+            worker="r",
+            backoffs=backoffs,
+            most=10,
+            wake=lambda: None,
+            tell=lambda: None,
+        )
         for _ in range(20):
             await reaper.once()
 

@@ -1,17 +1,23 @@
 """Fail-fast and what a job tolerates; each death as an event."""
 
+import asyncio
 import json
+from typing import Any
+from uuid import UUID
 
 import pytest
+from structlog.testing import capture_logs
 
 from dispatcher.relay import Relay
 from infra.database import Database
+from infra.queue.protocol import Claim, ClaimedInput
 from infra.settle import Settlement, settle
+from infra.wakeup import Listener, Notifier
 from schema.lifecycle import EntryType
 from schema.outcome import Backoff, Outcome, Refused, Succeeded
 from schema.statements.control import pause_job, resume_job
-from tests.deliveries import Delivery
-from tests.platform import KIND, Platform
+from tests.deliveries import Delivery, open_delivery
+from tests.platform import KIND, Platform, Recorder, eventually, settings_for
 from tests.steps import claim_all, control, settle_as, sweep
 
 DEAD = Refused("Bad", "no good")
@@ -40,6 +46,60 @@ async def test_a_job_fails_at_once_when_more_died_than_it_tolerates(
         assert [row.error_class for row in rows] == ["FailFast"]
         assert f"more than {tolerated} inputs" in rows[0].error_message
     await platform.check_consistency()
+
+
+async def test_an_outcome_says_that_it_ended_its_job_before_the_others_had_theirs(
+    platform: Platform, database: Database
+) -> None:
+    await platform.submit(20, fail_fast=True)
+    first, second = await claim_all(database)
+    ended = await settle_as(database, first, Succeeded(), DEAD)
+    assert [(line.accepted, line.ended_early) for line in ended] == [(True, True)] * 2
+    late = await settle_as(database, second, Succeeded())
+    assert [(line.accepted, line.ended_early) for line in late] == [(True, False)]
+    await platform.submit(1, fail_fast=True)
+    (last,) = await claim_all(database)
+    assert not any(line.ended_early for line in await settle_as(database, last, DEAD))
+
+
+async def test_a_job_that_fails_fast_is_swept_without_waiting_for_the_next_round(
+    platform: Platform, database: Database, database_url: str
+) -> None:
+    """Consumers and dispatchers hear of it through the database, as separate processes do."""
+
+    async def only_the_first_dies(_: Claim, input_: ClaimedInput) -> Outcome:
+        if input_.ordinal:
+            await asyncio.Event().wait()
+        return DEAD
+
+    settings = settings_for(database_url, maintenance_interval_seconds=60)
+    listener, notifier = Listener(settings, name="test"), Notifier(database, enabled=True)
+    with capture_logs() as lines:
+        async with (
+            open_delivery("outbox", settings, database, listener) as delivery,
+            asyncio.TaskGroup() as group,
+        ):
+            side = [group.create_task(each.run()) for each in (listener, notifier)]
+            async with delivery.dispatching():
+                await eventually(lambda: _is_listening(lines))
+                async with delivery.consuming(
+                    Recorder(only_the_first_dies), tell=notifier.notify_control
+                ):
+                    job_id = await platform.submit(30, fail_fast=True)
+                    notifier.notify()
+                    await eventually(lambda: _is_swept(platform, job_id), timeout_seconds=30)
+            for task in side:
+                task.cancel()
+    assert await platform.statuses(job_id) == {"DLQ": 1, "CANCELLED": 29}
+
+
+def _is_listening(lines: list[Any]) -> bool:
+    return any(line["event"] == "listener.listening" for line in lines)
+
+
+async def _is_swept(platform: Platform, job_id: UUID) -> bool:
+    job = await platform.job(job_id)
+    return job.status == "FAILED" and not job.sweeping
 
 
 async def test_without_fail_fast_the_rest_runs_and_the_job_fails_in_the_end(

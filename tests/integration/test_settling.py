@@ -3,13 +3,16 @@
 import asyncio
 
 import pytest
+from structlog.testing import capture_logs
 
 from infra.database import Database
-from infra.queue.protocol import Claim
+from infra.queue.protocol import Claim, ClaimedInput
 from infra.settle import Settlement, settle
+from infra.wakeup import Listener
 from schema.outcome import Artifact, Backoff, Failed, Missing, Outcome, Refused, Skipped, Succeeded
 from schema.statements.claim import claim_by_id, release_entries, take_over_lapsed
-from tests.platform import KIND, Platform
+from tests.deliveries import open_delivery
+from tests.platform import KIND, Platform, Recorder, settings_for
 from tests.steps import claim_all, lapse, settle_as
 
 
@@ -238,3 +241,24 @@ async def test_a_registered_artifact_is_replaced_by_a_later_one(
     artifacts = await platform.rows("SELECT uri, size_bytes FROM artifact")
     assert [tuple(row) for row in artifacts] == [("s3://b/3", 3)]
     await platform.check_consistency()
+
+
+async def test_what_does_not_exist_is_a_normal_outcome_and_no_warning(
+    platform: Platform, database: Database, database_url: str
+) -> None:
+    def say(_: Claim, input_: ClaimedInput) -> Outcome:
+        return Missing("no rows") if input_.ordinal else Refused("Bad", "no good")
+
+    job_id = await platform.submit(5)
+    settings = settings_for(database_url)
+    listener = Listener(settings, name="test")
+    async with open_delivery("outbox", settings, database, listener) as delivery:
+        with capture_logs() as lines:
+            async with delivery.consuming(Recorder(say)):
+                await platform.until(job_id, "FAILED")
+    told = [(line["event"], line["log_level"]) for line in lines if line["event"][:6] == "input."]
+    assert told.count(("input.not_found", "debug")) == 4
+    assert told.count(("input.failed", "error")) == 1
+    assert len(told) == 5
+    (draining,) = [line for line in lines if line["event"] == "consumer.draining"]
+    assert draining["drain_seconds"] == settings.drain_seconds

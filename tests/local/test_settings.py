@@ -8,10 +8,12 @@ from pathlib import Path
 import pytest
 
 from localstack import env_file
+from localstack.children import check_settings
 from localstack.interruption import Interrupted, Interruption
 from localstack.ports import LOOPBACK, PortTakenError, choose_port, free_port
 from localstack.processes import Identity
 from localstack.settings import LocalSettings, SettingsError
+from localstack.stack import Stack
 from localstack.state import State
 from localstack.together import both
 
@@ -101,3 +103,29 @@ def test_when_one_of_two_fails_the_other_is_told_to_stop() -> None:
 
     with pytest.raises(SettingsError, match="the reason"):
         both(waits, fails, Interruption())
+
+
+def test_options_that_a_running_stack_does_not_have_are_named(tmp_path: Path) -> None:
+    stack = Stack(tmp_path, LocalSettings(), Interruption())
+    env_file.write(
+        stack.env_path, {"CONSUMER_MODE": "sqs-consumer", "HAULAGE_URL": "http://127.0.0.1:8080"}
+    )
+    for name in ("api", "dispatcher-1", "consumer-1", "consumer-2"):
+        stack.state.record(replace(IDENTITY, name=name))
+    same = {"mode": "sqs-consumer", "consumers": "2", "dispatchers": "1", "port": "8080"}
+    assert stack.differences({}) == []
+    assert stack.differences(same | {"demo_timeout_seconds": "9"}) == []
+    assert stack.differences({"mode": "outbox", "consumers": "3", "port": "9000"}) == [
+        "MODE is sqs-consumer, not outbox",
+        "CONSUMERS is 2, not 3",
+        "PORT is 8080, not 9000",
+    ]
+
+
+def test_what_the_processes_would_refuse_is_refused_before_anything_starts(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    check_settings("sqs-consumer")
+    monkeypatch.setenv("HAULAGE_CONCURENCY", "4")
+    with pytest.raises(SettingsError, match="the nearest is HAULAGE_CONCURRENCY"):
+        check_settings("outbox")

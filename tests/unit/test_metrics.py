@@ -25,7 +25,9 @@ COLLECTOR = "http://collector:4318"
 def line(status: InputStatus, *, kind: str = "export", accepted: bool = True) -> Settled:
     claim = claim_of(kind, {})
     outcome: Outcome = Succeeded() if status is InputStatus.SUCCEEDED else Failed("Fault", "away")
-    return Settled(Settlement(claim, claim.inputs[0], outcome, 1), Verdict(status), accepted)
+    return Settled(
+        Settlement(claim, claim.inputs[0], outcome, 1), Verdict(status), accepted, ended_early=False
+    )
 
 
 def happen(metrics: Metrics) -> None:

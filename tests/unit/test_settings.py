@@ -4,7 +4,7 @@ from typing import get_args
 
 import pytest
 
-from infra.settings import PREFIX, Settings
+from infra.settings import PREFIX, Settings, refuse_unknown_names
 from schema.errors import Misconfigured
 
 FLOATS = sorted(
@@ -39,3 +39,32 @@ def test_a_loop_that_rests_longer_than_a_stuck_one_may_is_refused(name: str) -> 
     with pytest.raises(Misconfigured, match=PREFIX + name.upper()):
         with_(**{name: "120"})
     assert getattr(with_(**{name: "120", "liveness_timeout_seconds": "150"}), name) == 120
+
+
+@pytest.mark.parametrize(
+    ("misspelt", "nearest"),
+    [
+        ("HAULAGE_CONCURENCY", "HAULAGE_CONCURRENCY"),
+        ("HAULAGE_LEASE_SECS", "HAULAGE_LEASE_SECONDS"),
+        ("HAULAGE_ADMINKEY", "HAULAGE_ADMIN_KEY"),
+        # The prefix does not make a setting of what has a name of its own.
+        ("HAULAGE_DATABASE_URL", "DATABASE_URL"),
+    ],
+)
+def test_a_misspelt_name_is_refused_with_the_nearest_known_one(misspelt: str, nearest: str) -> None:
+    environment = {"DATABASE_URL": "postgresql://h/n", misspelt: "1"}
+    for read in (Settings.from_environment, refuse_unknown_names):
+        with pytest.raises(Misconfigured) as caught:
+            read(environment)
+        assert (
+            str(caught.value) == f"{misspelt}: is no setting of Haulage; the nearest is {nearest}"
+        )
+
+
+def test_a_misspelt_name_is_told_together_with_values_that_do_not_fit() -> None:
+    with pytest.raises(Misconfigured, match=r"HAULAGE_XQZ: is no .*; HAULAGE_LEASE_SECONDS: "):
+        with_(xqz="1", lease_seconds="0")
+
+
+def test_names_of_clients_and_of_the_local_stack_are_passed_over() -> None:
+    with_(url="http://h", api_key="k", admin_key="k", local_port="1", local_anything="x")

@@ -122,7 +122,7 @@ async def test_an_owner_sees_only_its_own_letters_and_an_admin_those_of_all(
         assert await listed(admin, owner="nobody") == []
 
 
-async def test_a_rare_class_is_found_past_pages_that_hold_nothing(
+async def test_a_rare_class_is_found_at_once_and_grouped_by_itself(
     client: httpx.AsyncClient, work: Work
 ) -> None:
     rare = await submit(client, notes(1))
@@ -130,8 +130,11 @@ async def test_a_rare_class_is_found_past_pages_that_hold_nothing(
     await submit(client, notes(LARGEST_PAGE + 1))
     await work.run(lambda _: Refused("Other", "it fell"))
     found = await pages(client, "/dlq", errorClass="Boom", pageSize=1)
-    assert [len(page) for page in found] == [0, 1]
-    assert found[1][0]["jobId"] == rare
+    assert [[item["jobId"] for item in page] for page in found] == [[rare]]
+    groups = await client.get("/dlq/groups", params={"errorClass": "Boom"})
+    assert [(each["error"]["type"], each["count"]) for each in groups.json()["items"]] == [
+        ("Boom", 1)
+    ]
 
 
 @pytest.mark.parametrize(

@@ -118,6 +118,7 @@ async def test_a_worker_that_vanished_is_told_as_an_attempt(
         backoffs={"note": Backoff(0, 0)},
         most=10,
         wake=lambda: None,
+        tell=lambda: None,
     )
     await reaper.once()
     document = await show(client, job)

@@ -1,3 +1,4 @@
+import asyncio
 import datetime as dt
 import io
 import os
@@ -33,7 +34,8 @@ def test_create_prints_exactly_a_key_that_check_accepts(database_url: str) -> No
     created = run(database_url, "create", "--owner", "acme", "--role", "admin", "--label", "t")
     assert created.returncode == 0
     assert re.fullmatch(r"hlg_[A-Za-z0-9_-]{43}\n", created.stdout)
-    assert created.stderr == ""
+    identity = run(database_url, "list").stdout.split("\t")[0]
+    assert created.stderr == f"id {identity}\n"
     assert run(database_url, "check", stdin=created.stdout).returncode == 0
     assert run(database_url, "check", stdin=new_key()).returncode == 1
     assert run(database_url, "check", stdin="").returncode == 1
@@ -51,11 +53,33 @@ def test_list_shows_no_secret_and_revoke_ends_a_key(database_url: str) -> None:
     assert "revoked" in run(database_url, "list").stdout
 
 
-def test_a_name_that_cannot_be_an_owner_is_refused_plainly(database_url: str) -> None:
-    refused = run(database_url, "create", "--owner", "no spaces", "--label", "t")
+@pytest.mark.parametrize("owner", ["", "no spaces", "x" * 65])
+def test_a_name_that_cannot_be_an_owner_is_refused_in_words(database_url: str, owner: str) -> None:
+    refused = run(database_url, "create", "--owner", owner, "--label", "t")
     assert refused.returncode == 2
-    assert "Traceback" not in refused.stderr
+    assert "an owner's name is 1 to 64 letters" in refused.stderr
     assert refused.stdout == ""
+
+
+async def test_an_expired_key_is_listed_as_such(
+    database: Database, database_url: str, add_key: AddKey
+) -> None:
+    await add_key(expires_at=dt.datetime(2020, 1, 1, tzinfo=dt.UTC))
+    await add_key(owner="other", expires_at=dt.datetime(2096, 1, 1, tzinfo=dt.UTC))
+    listed = await asyncio.to_thread(run, database_url, "list")
+    first, second = listed.stdout.splitlines()
+    assert "acme\towner\texpired\texpires 2020-01-01T00:00:00Z" in first
+    assert "other\towner\tvalid\texpires 2096-01-01T00:00:00Z" in second
+
+
+def test_a_key_that_would_never_be_valid_is_not_made(database_url: str) -> None:
+    refused = run(
+        database_url,
+        *("create", "--owner", "acme", "--label", "t", "--expires-at", "2020-01-01T00:00:00Z"),
+    )
+    assert refused.returncode == 2
+    assert "--expires-at is in the past" in refused.stderr
+    assert (refused.stdout, run(database_url, "list").stdout) == ("", "")
 
 
 def test_without_a_database_the_command_says_so() -> None:

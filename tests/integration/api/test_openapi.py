@@ -1,3 +1,4 @@
+import re
 from typing import Any
 
 import httpx
@@ -7,6 +8,7 @@ from openapi_spec_validator import OpenAPIV31SpecValidator
 from starlette.routing import Mount, Route
 
 from api.resource import Resource
+from localstack.seed import ASOF_INDICATOR, read_prices
 from tests.integration.api.conftest import ABC, Api, notes
 from tests.integration.api.working import Work, by_ordinal, submit
 
@@ -73,6 +75,32 @@ async def test_headers_and_refusals_of_the_document_are_those_sent(
         assert name in again.headers
     assert accepted.text == again.text
     assert document["components"]["securitySchemes"]["apiKey"]["scheme"] == "bearer"
+
+
+def test_a_refusal_names_the_types_that_may_come_there_and_no_others(
+    document: dict[str, Any],
+) -> None:
+    def types(path: str, method: str, status: str) -> set[str]:
+        about = document["paths"][path][method]["responses"][status]
+        return set(re.findall("`([a-z-]+)`", about["description"]))
+
+    assert types("/jobs", "get", "400") == {"invalid-cursor"}
+    assert types("/jobs", "get", "422") == {"invalid-query"}
+    assert types("/jobs", "post", "400") == {"not-json"}
+    assert types("/jobs", "post", "422") == {
+        "invalid-request",
+        "invalid-query",
+        "idempotency-key-reused",
+    }
+    assert types("/dlq/reprocess", "post", "422") == {"invalid-request", "invalid-query"}
+
+
+def test_the_sample_is_among_the_data_that_the_local_stack_has(document: dict[str, Any]) -> None:
+    (sample,) = document["components"]["schemas"]["JobRequest"]["examples"]
+    held = {(price.symbol, int(f"{price.day:%Y%m%d}")) for price in read_prices()}
+    for wanted in sample["inputs"]:
+        assert (wanted["indexKey"], wanted["effectiveDate"]) in held
+        assert wanted["asofindicator"] == ASOF_INDICATOR
 
 
 async def test_the_page_needs_nothing_from_elsewhere(client: httpx.AsyncClient) -> None:

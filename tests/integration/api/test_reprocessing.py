@@ -168,7 +168,7 @@ async def test_parallel_redrives_and_moves_leave_one_consistent_result(
         ({"dryRun": True}, [""]),
         ({"all": False}, [""]),
         ({"all": True, "kind": "note"}, ["/all"]),
-        ({"all": True, "errorClass": "Boom"}, ["/errorClass"]),
+        ({"all": True, "errorClass": "Boom"}, ["/all"]),
         ({"fingerprint": "nothex"}, ["/fingerprint"]),
     ],
 )
@@ -206,9 +206,15 @@ async def test_a_filter_takes_back_what_matches_and_no_more(
     assert await matched(kind="note", fingerprint=boom) == 3
     assert await matched(diedFrom="2096-01-01T00:00:00Z") == 0
     assert await matched(jobId=other) == 2
+    assert await matched(errorClass="Bang", kind="note") == 3
     response = await client.post("/dlq/reprocess", json={"fingerprint": boom, "jobId": job})
     assert (response.json()["jobId"], response.json()["redriven"]) == (job, 2)
     assert await matched(all=True) == 4
+    response = await client.post("/dlq/reprocess", json={"errorClass": "Bang", "jobId": job})
+    assert (response.json()["matched"], response.json()["redriven"]) == (2, 2)
+    shown = (await client.get(response.headers["location"])).json()
+    assert (shown["filter"], shown["redriven"]) == ({"jobId": job, "errorClass": "Bang"}, 2)
+    assert await matched(all=True) == 2
     for body, status in ({"jobId": foreign}, 404), ({"owner": "zeta"}, 403):
         assert (await client.post("/dlq/reprocess", json=body)).status_code == status
     async with await api.client(owner="ops", role="admin") as admin:

@@ -127,6 +127,17 @@ async def test_times_in_the_past_are_refused_by_the_databases_clock(
     assert await count(database, "job") == 0
 
 
+async def test_times_in_the_past_are_named_together_with_all_else_that_is_wrong(
+    client: httpx.AsyncClient, database: Database
+) -> None:
+    bad = {"inputs": [ABC], "priority": 10, "surprise": 1, "scheduledFor": "2020-01-01T00:00:00Z"}
+    response = await client.post("/jobs", json=bad | {"expiresAt": "2020-01-02T00:00:00Z"})
+    assert response.status_code == 422
+    assert pointers(response) == ["/priority", "/surprise", "/scheduledFor", "/expiresAt"]
+    assert response.json()["detail"] == "4 fields are not valid"
+    assert await count(database, "job") == 0
+
+
 async def test_twenty_parallel_posts_with_one_key_make_one_job(
     client: httpx.AsyncClient, database: Database
 ) -> None:

@@ -75,9 +75,10 @@ class Work:
             pass
 
     async def redrive(self) -> None:
-        """Let the dispatcher work off open redrives."""
+        """Let the dispatcher work off open redrives; those of jobs still to be swept wait."""
         redriver = Redriver(self.database, chunks={}, wake=lambda: None)
         while await self.rows("SELECT id FROM redrive WHERE finished_at IS NULL"):
+            await self.sweep()
             await redriver.once()
 
     async def rows(self, statement: str, **parameters: Any) -> Sequence[Row[Any]]:

@@ -70,7 +70,7 @@ async def test_it_passes_bytes_and_the_end_of_a_connection(clients: Clients) -> 
         data = bytes(range(256)) * 4_000
         assert await asked((reader, writer), data) == data
         writer.close()
-        await eventually(lambda: asyncio.sleep(0, proxy.open_connections == 0))
+        await eventually(lambda: proxy.open_connections == 0)
     assert proxy.accepted == 1
     assert proxy.bytes_to_target == len(data)
 

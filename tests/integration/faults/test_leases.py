@@ -44,10 +44,10 @@ async def test_work_is_stopped_when_its_lease_cannot_be_extended_in_time(
             async with station.consuming(interrupted):
                 await eventually(lambda: _claimed(platform, 2))
                 postgres_proxy.hold()
-                await eventually(lambda: asyncio.sleep(0, bool(interrupted.cancelled)))
-                await eventually(lambda: asyncio.sleep(0, len(named(lines, "lease.lost")) == 2))
+                await eventually(lambda: bool(interrupted.cancelled))
+                await eventually(lambda: len(named(lines, "lease.lost")) == 2)
                 postgres_proxy.release()
-                await eventually(lambda: asyncio.sleep(0, len(named(lines, "entry.done")) >= 2))
+                await eventually(lambda: len(named(lines, "entry.done")) >= 2)
     assert interrupted.cancelled == [0]
     assert not interrupted.ran
     assert {line["ended"] for line in named(lines, "entry.done")} == {"lost"}
@@ -91,7 +91,7 @@ async def test_a_consumer_that_stood_still_past_its_lease_writes_nothing(
                 ):
                     job = await platform.until(job_id, "COMPLETED")
                 postgres_proxy.release()
-                await eventually(lambda: asyncio.sleep(0, _ended(lines, "lost")))
+                await eventually(lambda: _ended(lines, "lost"))
     assert job.succeeded == 1
     (row,) = await platform.rows("SELECT result, attempts FROM input")
     assert (row.result, row.attempts) == ({"by": "its successor"}, 2)

@@ -13,7 +13,7 @@ from infra.database import Database
 from infra.settings import Settings
 from infra.wakeup import CHANNEL, Listener, Notifier
 from tests.integration.faults.stations import log_lines, named
-from tests.platform import Platform, eventually, settings_for
+from tests.platform import Platform, eventually, settings_for, stretch
 from tests.stubs.tcp_proxy import TcpProxy
 
 
@@ -88,13 +88,11 @@ async def test_a_listener_whose_session_is_ended_listens_again_at_once_and_polls
 async def test_a_listener_that_cannot_connect_backs_off_and_says_so_once(
     proxied_url: str, platform: Platform, postgres_proxy: TcpProxy
 ) -> None:
-    loop = asyncio.get_running_loop()
     async with listening(settings_for(proxied_url), platform) as listener:
         with log_lines() as lines:
             postgres_proxy.hold()
             postgres_proxy.reset()
-            until = loop.time() + 2
-            await eventually(lambda: asyncio.sleep(0.05, loop.time() > until))
+            await stretch(2)
             tries = postgres_proxy.accepted
             await postgres_proxy.outage()
             postgres_proxy.release()
@@ -119,10 +117,10 @@ async def test_fifty_writers_share_wake_ups_that_carry_nothing(
 
     for _ in range(50):
         notifier.notify()
-    await eventually(lambda: asyncio.sleep(0, bool(heard)))
+    await eventually(lambda: bool(heard))
     assert len(heard) == 1
     await asyncio.gather(*(write() for _ in range(50)))
-    await eventually(lambda: asyncio.sleep(0, len(heard) > 1))
+    await eventually(lambda: len(heard) > 1)
     task.cancel()
     await ear.close()
     assert len(heard) <= 51

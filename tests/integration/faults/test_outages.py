@@ -19,7 +19,7 @@ from infra.database import Database
 from infra.queue.protocol import Claim, ClaimedInput
 from schema.outcome import Outcome, Succeeded
 from tests.integration.faults.stations import log_lines, sqs_station, waiting
-from tests.platform import Platform, Recorder, eventually
+from tests.platform import Platform, Recorder, eventually, stretch
 from tests.stubs.sqs import FailEntries, Refuse, SqsStub
 from tests.stubs.sqs.faults import THROTTLED, Fault
 from tests.stubs.tcp_proxy import TcpProxy
@@ -127,7 +127,6 @@ async def test_an_outage_in_the_middle_of_a_run_loses_nothing_and_nobody_spins(
     proxied: Database, proxied_url: str, platform: Platform,
 ) -> None:  # fmt: skip
     world, work = World(stub, sqs_proxy, postgres_proxy), Gated()
-    loop = asyncio.get_running_loop()
     async with sqs_station(
         stub, proxied, proxied_url, port=sqs_proxy.port, aws_read_timeout_seconds=2,
         aws_attempts=2, statement_timeout_seconds=1, database_connect_timeout_seconds=2,
@@ -145,11 +144,7 @@ async def test_an_outage_in_the_middle_of_a_run_loses_nothing_and_nobody_spins(
                     work.gate.set()
                     late = await platform.submit(9, chunk_size=3, max_attempts=100)
                     station.listener.wake()
-                    until = loop.time() + SECONDS
-                    await eventually(
-                        lambda: asyncio.sleep(0.05, loop.time() > until),
-                        timeout_seconds=SECONDS + 60,
-                    )
+                    await stretch(SECONDS)
                     calls = stub.calls.total() - calls
                     links = sqs_proxy.accepted + postgres_proxy.accepted - links
                     cpu_seconds = time.process_time() - cpu_seconds
@@ -158,9 +153,7 @@ async def test_an_outage_in_the_middle_of_a_run_loses_nothing_and_nobody_spins(
                     )
                 for each in (job_id, late):
                     await platform.until(each, "COMPLETED", timeout_seconds=120)
-                await eventually(
-                    lambda: asyncio.sleep(0, waiting(stub, station) == 0), timeout_seconds=60
-                )
+                await eventually(lambda: waiting(stub, station) == 0, timeout_seconds=60)
     sys.stdout.write(
         f"\n{kind}: {SECONDS:g} s, {calls} calls of SQS, {links} connections, "
         f"{told.total()} log lines {dict(told)}, {cpu_seconds:.1f} s of CPU for everything\n"

@@ -23,7 +23,7 @@ from tests.integration.faults.stations import (
     sqs_station,
     waiting,
 )
-from tests.platform import KIND, KINDS, Platform, Recorder, eventually, settings_for
+from tests.platform import KIND, KINDS, Platform, Recorder, eventually, settings_for, stretch
 from tests.stubs.sqs import BlackHole, EmptyReceive, Refuse, SqsStub
 from tests.stubs.sqs.faults import ACCESS_DENIED
 
@@ -82,7 +82,7 @@ async def test_receives_that_are_always_denied_are_told_once_and_end_liveness_un
     health = Health(1.5)
     with log_lines() as lines:
         async with watched_consumer(station, Recorder(), health):
-            await eventually(lambda: asyncio.sleep(0, stub.calls["ReceiveMessage"] > 0))
+            await eventually(lambda: stub.calls["ReceiveMessage"] > 0)
             stub.faults.always("ReceiveMessage", ACCESS_DENIED)
             await eventually(lambda: stuck(health))
             refused = stub.calls["ReceiveMessage"]
@@ -96,11 +96,24 @@ async def test_receives_that_are_always_denied_are_told_once_and_end_liveness_un
     assert "AccessDenied" in named(lines, "receive.away")[0]["error"]
 
 
+async def test_a_consumer_that_never_had_a_good_poll_is_alive_at_first_and_then_stuck(
+    station: Delivery, stub: SqsStub
+) -> None:
+    health = Health(1.5)
+    stub.faults.always("ReceiveMessage", ACCESS_DENIED)
+    async with watched_consumer(station, Recorder(), health):
+        await eventually(lambda: stub.calls["ReceiveMessage"] > 0)
+        assert await lives(health)
+        await eventually(lambda: stuck(health))
+        stub.faults.clear()
+        await eventually(lambda: lives(health))
+
+
 async def test_a_consumer_whose_slots_are_all_busy_is_alive(
     station: Delivery, platform: Platform
 ) -> None:
     """Long work is no sign of death: with no slot free there is nothing to poll for."""
-    health, loop, gate = Health(3), asyncio.get_running_loop(), asyncio.Event()
+    health, gate = Health(3), asyncio.Event()
 
     async def long(_claim: object, _input: object) -> Succeeded:
         await gate.wait()
@@ -111,8 +124,7 @@ async def test_a_consumer_whose_slots_are_all_busy_is_alive(
     await station.deliver()
     async with watched_consumer(station, recorder, health):
         await recorder.started.wait()
-        until = loop.time() + 4.5
-        await eventually(lambda: asyncio.sleep(0.1, loop.time() > until))
+        await stretch(4.5)
         assert await lives(health)
         gate.set()
         await platform.until(job_id, "COMPLETED")
@@ -150,10 +162,10 @@ async def test_open_polls_leave_room_for_deletes(
         queue = stub.queue(queue_url(station))
         async with station.consuming(Recorder()) as stop:
             for _ in range(5):
-                await eventually(lambda: asyncio.sleep(0, len(queue.polls) == 2))
+                await eventually(lambda: len(queue.polls) == 2)
                 await platform.submit(2)
                 await station.deliver()
-                await eventually(lambda: asyncio.sleep(0, waiting(stub, station) == 0))
+                await eventually(lambda: waiting(stub, station) == 0)
             stop.set()
             for poll in list(queue.polls):
                 poll.cancel()
@@ -169,13 +181,11 @@ async def test_empty_answers_at_the_in_flight_limit_do_not_make_a_hot_loop(
     station: Delivery, stub: SqsStub, platform: Platform
 ) -> None:
     """A slow machine asks less often: the bound is on calls, over at least two seconds."""
-    loop = asyncio.get_running_loop()
     job_id = await platform.submit(1)
     await station.deliver()
     stub.faults.always("ReceiveMessage", EmptyReceive())
     async with station.consuming(Recorder()):
-        until = loop.time() + 2
-        await eventually(lambda: asyncio.sleep(0.05, loop.time() > until))
+        await stretch(2)
         assert stub.calls["ReceiveMessage"] <= 60
         stub.faults.clear()
         await platform.until(job_id, "COMPLETED")
@@ -184,11 +194,9 @@ async def test_empty_answers_at_the_in_flight_limit_do_not_make_a_hot_loop(
 async def test_short_polls_of_an_empty_queue_do_not_make_a_hot_loop(
     stub: SqsStub, database: Database, database_url: str
 ) -> None:
-    loop = asyncio.get_running_loop()
     async with sqs_station(stub, database, database_url, receive_wait_seconds=0) as station:
         async with station.consuming(Recorder()):
-            until = loop.time() + 2
-            await eventually(lambda: asyncio.sleep(0.05, loop.time() > until))
+            await stretch(2)
             assert stub.calls["ReceiveMessage"] <= 60
 
 
@@ -211,7 +219,7 @@ async def test_a_queue_that_was_deleted_is_not_ready_and_work_goes_on_when_it_is
             unsent = await platform.submit(5, chunk_size=1)
             station.listener.wake()
             refused = stub.calls["ReceiveMessage"] + 3
-            await eventually(lambda: asyncio.sleep(0, stub.calls["ReceiveMessage"] >= refused))
+            await eventually(lambda: stub.calls["ReceiveMessage"] >= refused)
             await station.sqs.create_queue(QueueName=url.rsplit("/", 1)[-1])
             await queue.ping()
             for job_id in (lost, unsent):

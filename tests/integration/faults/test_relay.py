@@ -66,10 +66,10 @@ async def test_a_crash_between_sending_and_writing_down_sends_again_and_runs_onc
         assert {entry.state for entry in await platform.entries(job_id)} == {"PENDING"}
         recorder = Recorder()
         async with station.dispatching():
-            await eventually(lambda: asyncio.sleep(0, waiting(stub, station) == 4))
+            await eventually(lambda: waiting(stub, station) == 4)
             async with station.consuming(recorder):
                 await platform.until(job_id, "COMPLETED")
-                await eventually(lambda: asyncio.sleep(0, waiting(stub, station) == 0))
+                await eventually(lambda: waiting(stub, station) == 0)
     assert len(recorder.ran) == 4
     await platform.check_consistency()
 
@@ -83,7 +83,7 @@ async def test_messages_that_sqs_doubles_run_once(
         job_id = await platform.submit(40, chunk_size=2)
         station.listener.wake()
         await platform.until(job_id, "COMPLETED")
-        await eventually(lambda: asyncio.sleep(0, waiting(stub, station) == 0))
+        await eventually(lambda: waiting(stub, station) == 0)
     assert len(one.ran) + len(two.ran) == 40
     assert not await platform.rows("SELECT 1 FROM attempt")
 

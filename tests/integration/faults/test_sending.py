@@ -248,7 +248,7 @@ async def test_no_transaction_is_open_while_sqs_keeps_the_relay_waiting(
     await platform.submit(5)
     stub.faults.next("SendMessageBatch", BlackHole())
     relaying = asyncio.create_task(station.relay().relay_once())
-    await eventually(lambda: asyncio.sleep(0, stub.calls["SendMessageBatch"] == 1))
+    await eventually(lambda: stub.calls["SendMessageBatch"] == 1)
     open_now = await platform.rows(
         "SELECT query FROM pg_stat_activity WHERE datname = current_database()"
         " AND pid <> pg_backend_pid() AND xact_start IS NOT NULL"

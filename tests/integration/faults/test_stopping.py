@@ -17,7 +17,7 @@ async def test_a_message_that_an_open_poll_brings_after_the_signal_is_given_back
         queue = stub.queue(queue_url(station))
         recorder = Recorder()
         async with station.consuming(recorder) as stop:
-            await eventually(lambda: asyncio.sleep(0, len(queue.polls) == 1))
+            await eventually(lambda: len(queue.polls) == 1)
             stop.set()
             job_id = await platform.submit(3)
             assert (await station.relay().relay_once()).sent == 1

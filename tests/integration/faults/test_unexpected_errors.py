@@ -2,6 +2,7 @@
 
 import asyncio
 import datetime as dt
+from collections import Counter
 
 import pytest
 from sqlalchemy import make_url, text
@@ -11,6 +12,7 @@ from structlog.testing import capture_logs
 from dispatcher.finalizer import Finalizer
 from dispatcher.maintenance import run_services
 from dispatcher.reaper import Reaper
+from dispatcher.resender import Resender
 from infra.database import Database, copy_rows
 from infra.wakeup import Notifier
 from schema.errors import Unavailable
@@ -103,6 +105,60 @@ async def test_a_duty_that_fails_is_told_of_once_and_the_others_go_on() -> None:
     assert turned == {"broken", "sound"}
 
 
+class Away:
+    """A duty whose neighbour is away until the outage ends; it stops once it found it back."""
+
+    def __init__(self, name: str, is_away: asyncio.Event, stop: asyncio.Event) -> None:
+        self.name, self.tries, self._is_away, self._stop = name, 0, is_away, stop
+
+    async def once(self) -> int:
+        self.tries += 1
+        if self._is_away.is_set():
+            raise Unavailable("database is away: refused")
+        self._stop.set()
+        return 0
+
+
+async def test_duties_back_off_while_a_neighbour_is_away_and_tell_of_it_once() -> None:
+    stops = [asyncio.Event() for _ in range(3)]
+    is_away, stop = asyncio.Event(), asyncio.Event()
+    is_away.set()
+    duties = [Away(f"duty {number}", is_away, each) for number, each in enumerate(stops)]
+    turns = Counter[str]()
+    with capture_logs() as lines:
+        async with asyncio.timeout(60), asyncio.TaskGroup() as group:
+            group.create_task(
+                run_services(
+                    duties,
+                    interval_seconds=0.2,
+                    stop=stop,
+                    turned=lambda name: turns.update([name]),
+                )
+            )
+            await eventually(lambda: min(duty.tries for duty in duties) >= 6)
+            assert turns == {duty.name: 1 for duty in duties}, "begun, and no good round since"
+            is_away.clear()
+            for each in stops:
+                await each.wait()
+            await eventually(lambda: len(lines) >= 2)
+            stop.set()
+    assert [line["event"] for line in lines] == ["maintenance.away", "maintenance.recovered"]
+
+
+async def test_a_purged_queue_is_one_line_for_each_job(
+    platform: Platform, database: Database
+) -> None:
+    jobs = {str(await platform.submit(30, chunk_size=10)) for _ in range(2)}
+    await platform.rows(
+        "UPDATE outbox SET state = 'SENT', sent_at = now() - interval '1 hour' RETURNING id"
+    )
+    resender = Resender(database, after_seconds=60, most=100, wake=lambda: None)
+    with capture_logs() as lines:
+        assert await resender.once() == 6
+    assert {line["job"] for line in lines} == jobs
+    assert [(line["event"], line["entries"]) for line in lines] == [("resender.requeued", 3)] * 2
+
+
 async def test_a_lease_that_cannot_be_repaired_does_not_hold_up_the_others(
     platform: Platform, database: Database
 ) -> None:
@@ -117,7 +173,9 @@ async def test_a_lease_that_cannot_be_repaired_does_not_hold_up_the_others(
         "CREATE TRIGGER refuse BEFORE UPDATE ON input FOR EACH ROW"
         f" WHEN (NEW.job_id = '{poison}') EXECUTE FUNCTION refuse()"
     )
-    reaper = Reaper(database, worker="reaper", backoffs={}, most=10, wake=lambda: None)
+    reaper = Reaper(
+        database, worker="reaper", backoffs={}, most=10, wake=lambda: None, tell=lambda: None
+    )
     with capture_logs() as lines:
         assert await reaper.once() == 2
     assert sorted(line["event"] for line in lines) == ["reaper.failed", "reaper.repaired"]

@@ -79,7 +79,7 @@ async def test_a_second_signal_ends_a_process_whose_processor_swallows_it(
         while not consumer.lines("process.stopping"):
             await asyncio.sleep(0.01)
         consumer.send(signal.SIGTERM)
-        assert await consumer.exit_code() == -signal.SIGVTALRM
+        assert await consumer.exit_code() == 1, "the drain was cut short: nothing blocked"
 
 
 async def test_a_blocked_loop_ends_its_process_and_neighbours_survive(

@@ -1,3 +1,4 @@
+import datetime as dt
 import json
 from typing import Any
 
@@ -6,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from api.problems import MOST_LISTED, Problem
-from api.submission import Limits, Submission, read_submission
+from api.submission import BadSubmission, Limits, Submission, read_submission
 from schema.export import EXPORT
 from schema.kinds import JobInput, Kind
 
@@ -78,6 +79,39 @@ def test_all_bad_fields_are_named_at_once() -> None:
         "/metadata",
     }
     assert "20240230" in bad["/inputs/1/effectiveDate"]
+
+
+def test_an_unknown_field_is_called_that_and_of_what_it_is_none() -> None:
+    bad = refused(
+        {
+            "inputs": [{**ABC, "y": 1}],
+            "surprise": 1,
+            "policy": {"retries": 3},
+            "options": {"reuse": {"hours": 1}, "speed": 9},
+        }
+    )
+    assert bad == {
+        "/inputs/0/y": "is not a field of an input of kind export",
+        "/surprise": "is not a field of a job",
+        "/policy/retries": "is not a field of policy",
+        "/options/reuse/hours": "is not a field of reuse",
+        "/options/speed": "is not a field of the options of kind export",
+    }
+
+
+@pytest.mark.parametrize("inputs", [[ABC], [1, 2]])
+def test_an_unknown_kind_is_no_complaint_about_the_inputs(inputs: list[Any]) -> None:
+    assert set(refused({"kind": "none", "inputs": inputs})) == {"/kind"}
+
+
+def test_no_inputs_at_all_are_named_beside_what_else_is_wrong() -> None:
+    assert set(refused({"inputs": [], "priority": 10})) == {"/inputs", "/priority"}
+
+
+def test_sound_times_of_a_bad_job_are_kept_for_the_database_to_judge() -> None:
+    with pytest.raises(BadSubmission) as caught:
+        read({"inputs": [], "scheduledFor": "2020-01-01T00:00:00Z", "expiresAt": "soon"})
+    assert caught.value.times == (dt.datetime(2020, 1, 1, tzinfo=dt.UTC), None)
 
 
 @pytest.mark.parametrize(
