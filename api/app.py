@@ -18,6 +18,7 @@ from api.parked import Parked
 from api.redrives import Redrives
 from api.resource import Resource, nothing_here
 from api.submit import Submitter
+from infra.telemetry.instruments import SILENT
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Mapping
@@ -31,10 +32,13 @@ if TYPE_CHECKING:
     from infra.database import Database
     from infra.http import Health
     from infra.settings import Settings
+    from infra.telemetry.instruments import Instruments
     from infra.wakeup import Notifier
     from schema.kinds import Kind
 
 PREFIX = "/api"
+# Asked every few seconds by whatever watches the process: no events worth a line or a span.
+_PROBES = ("/livez", "/readyz", "/scaling", "/metrics")
 
 
 def build_app(
@@ -44,11 +48,18 @@ def build_app(
     notifier: Notifier,
     kinds: Mapping[str, Kind],
     health: Health,
+    instruments: Instruments = SILENT,
 ) -> ASGIApp:
     """Put the application together; it opens nothing and starts nothing by itself."""
     keys, fields = Keys(database), FieldsReader()
     submitter = Submitter(database, notifier, copy_from_inputs=settings.copy_from_inputs)
-    jobs = Jobs(settings, database=database, submitter=submitter, kinds=kinds)
+    jobs = Jobs(
+        settings,
+        database=database,
+        submitter=submitter,
+        kinds=kinds,
+        tracing=instruments.tracing,
+    )
     control = Control(database, notifier, fields)
     redrives = Redrives(database, notifier, fields, kinds=kinds)
     letters, parked = DeadLetters(database), Parked(database, notifier, fields)
@@ -80,17 +91,22 @@ def build_app(
         ),
         _route("/livez", _health("/livez", health.livez)),
         _route("/readyz", _health("/readyz", health.readyz)),
+        *(_route(path, _health(path, page)) for path, page in health.pages.items()),
     ]
     under_prefix = Router(routes, redirect_slashes=False, default=nothing_here)
     both = [*routes, Mount(PREFIX, app=under_prefix)]
-    return Edge(Router(both, redirect_slashes=False, default=nothing_here))
+    router = Router(both, redirect_slashes=False, default=nothing_here)
+    return Edge(
+        router,
+        instruments,
+        unseen={f"{prefix}{path}" for prefix in ("", PREFIX) for path in _PROBES},
+    )
 
 
 def _health(path: str, check: Callable[[Request], Awaitable[Response]]) -> Resource:
     async def answer(request: Request, _exchange: Exchange) -> Response:
         return await check(request)
 
-    # Asked every few seconds by whatever watches the process: not an event worth a line.
     return Resource(path, {"GET": answer}, keys=None, is_logged=False)
 
 
