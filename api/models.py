@@ -78,7 +78,7 @@ class JobFields(Request):
     """Everything of a submission but its inputs."""
 
     kind: str = Field(default="export", description="What is done with each input")
-    priority: int = Field(default=5, ge=0, le=9, description="9 is the most urgent")
+    priority: int = Field(default=5, ge=0, le=9, description="9 is the owner's most urgent")
     metadata: dict[str, JsonValue] = Field(
         default_factory=dict, description="Yours: kept and returned, at most 16 KiB and 8 levels"
     )

@@ -1,4 +1,8 @@
-"""Relays due outbox entries to SQS: lock, send, then write down what was really taken.
+"""Relays ready outbox entries to SQS: lock, send, then write down what was really taken.
+
+The queue is kept shallow: of each kind only a window of entries is sent and not yet claimed. What
+waits stays in Postgres, where owners take turns and where a pause, a cancel or a priority counts
+at once.
 
 A crash between sending and writing down sends the entry again after its lock lapsed; consumers
 make the duplicate a no-op. Only entries that SQS can never take are parked; for everything
@@ -22,7 +26,8 @@ from schema.errors import HaulageError, Unavailable
 from schema.lifecycle import EntryType
 from schema.message import Message, Trace
 from schema.statements import relay as statements
-from schema.statements.claim import next_due
+from schema.statements.claim import next_ready
+from schema.statements.turns import FIRST_TURN, Turn
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -37,19 +42,23 @@ if TYPE_CHECKING:
 log: structlog.stdlib.BoundLogger = structlog.get_logger(__name__)
 
 _SPIN_FLOOR_SECONDS = 0.01
+# How soon a full window is looked at again: consumers do not say what they claim.
+_WINDOW_PAUSE_SECONDS = 0.05
 
 
 @dataclass(slots=True)
 class RelayReport:
     """One round: how many entries were locked, sent, put off and parked.
 
-    ``fault`` is set when no call was answered: the relay backs off as a whole.
+    ``full``: entries are ready for which a window has no room. ``fault`` is set when no call was
+    answered: the relay backs off as a whole.
     """
 
     locked: int = 0
     sent: int = 0
     put_off: int = 0
     parked: int = 0
+    full: bool = False
     fault: str | None = None
     entry_ids: list[int] = field(default_factory=list)
 
@@ -74,6 +83,7 @@ class Relay:
         self._worker = worker
         self._turned = turned
         self._rounds = itertools.count(1)
+        self._turns: dict[str, Turn] = {}
 
     async def run(self, stop: asyncio.Event) -> None:
         """Relay until ``stop``; sleep exactly until the next entry is due or a wake-up comes."""
@@ -83,7 +93,7 @@ class Relay:
             try:
                 report = await self.relay_once()
                 fault = report.fault
-                pause = 0.0 if report.locked == self._settings.relay_batch else await self._due()
+                pause = 0.0 if report.locked else await self._pause(report)
             except Unavailable as error:
                 fault, pause = str(error), 0.0
             if fault is None:
@@ -101,10 +111,18 @@ class Relay:
                 continue
             await self._listener.wait(pause, stop)
 
-    async def _due(self) -> float:
-        rows = await self._database.fetch(next_due(list(self._senders)))
-        floor = self._settings.poll_floor_seconds
-        return min(max(float(rows[0].seconds), _SPIN_FLOOR_SECONDS), floor) if rows else floor
+    async def _pause(self, report: RelayReport) -> float:
+        """Say how long there is nothing to do, after a round that found nothing."""
+        due = [self._settings.poll_floor_seconds]
+        if EntryType.EVENT in self._senders:
+            rows = await self._database.fetch(statements.next_event())
+            due += [float(row.seconds) for row in rows]
+        if report.full:
+            due.append(_WINDOW_PAUSE_SECONDS)
+        elif EntryType.INPUTS in self._senders:
+            rows = await self._database.fetch(next_ready())
+            due += [float(row.seconds) for row in rows]
+        return max(min(due), _SPIN_FLOOR_SECONDS)
 
     def _backoff(self, failures: int) -> float:
         return max(
@@ -117,17 +135,11 @@ class Relay:
         )
 
     async def relay_once(self) -> RelayReport:
-        """Lock, send and write down one batch of due entries."""
+        """Lock, send and write down one batch of each kind that is ready, and one of events."""
         token = f"{self._worker}#{next(self._rounds)}"
-        rows = await self._database.fetch(
-            statements.lock_due(
-                token,
-                self._settings.relay_lock_seconds,
-                types=list(self._senders),
-                most=self._settings.relay_batch,
-            )
-        )
-        report = RelayReport(locked=len(rows))
+        report = RelayReport()
+        rows = [*await self._lock_events(token), *await self._lock_ready(token, report)]
+        report.locked = len(rows)
         if not rows:
             return report
         sent: list[int] = []
@@ -142,6 +154,42 @@ class Relay:
         report.sent, report.entry_ids = len(sent), sent
         await self._write_down(token, rows, sent, unsent, report)
         return report
+
+    async def _lock_events(self, token: str) -> Sequence[Row[Any]]:
+        if EntryType.EVENT not in self._senders:
+            return ()
+        lock_seconds, most = self._settings.relay_lock_seconds, self._settings.relay_batch
+        return await self._database.fetch(
+            statements.lock_due_events(token, lock_seconds, most=most)
+        )
+
+    async def _lock_ready(self, token: str, report: RelayReport) -> Sequence[Row[Any]]:
+        """Lock what has its turn and fits the window of its kind.
+
+        A window for each kind: one that nobody consumes now must not hold up the others.
+        """
+        if EntryType.INPUTS not in self._senders:
+            return ()
+        await self._database.fetch(statements.promote_due())
+        found: list[Row[Any]] = []
+        window = self._settings.relay_window
+        for row in await self._database.fetch(statements.find_room(window=window)):
+            if row.room <= 0:
+                report.full = True
+                continue
+            turn = self._turns.get(row.kind, FIRST_TURN)
+            rows = await self._database.fetch(
+                statements.lock_ready(
+                    token,
+                    self._settings.relay_lock_seconds,
+                    kind=row.kind,
+                    most=min(row.room, self._settings.relay_batch),
+                    turn=turn,
+                )
+            )
+            self._turns[row.kind] = turn.after(rows)
+            found += rows
+        return found
 
     async def _send_all(self, rows: Sequence[Row[Any]]) -> list[SendReport]:
         slots = asyncio.Semaphore(self._settings.relay_concurrency)
@@ -162,9 +210,7 @@ class Relay:
             tasks = [
                 group.create_task(send(sender, batch), name="relay send")
                 for entry_type, sender in self._senders.items()
-                for batch in sender.pack(
-                    _outgoing(row) for row in sorted(rows, key=_order) if row.type == entry_type
-                )
+                for batch in sender.pack(_outgoing(row) for row in rows if row.type == entry_type)
             ]
         return [task.result() for task in tasks]
 
@@ -213,10 +259,6 @@ class Relay:
                 statements.back_off(token, [failure.entry_id for failure in waiting], delays)
             )
             report.put_off = len(waiting)
-
-
-def _order(row: Row[Any]) -> tuple[int, Any, int]:
-    return -row.priority, row.available_at, row.id
 
 
 def _outgoing(row: Row[Any]) -> Outgoing:

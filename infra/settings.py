@@ -78,6 +78,7 @@ class Settings(BaseModel):
 
     # Dispatcher.
     relay_batch: int = Field(default=200, ge=1, le=10_000)
+    relay_window: int = Field(default=200, ge=1, le=100_000)
     relay_lock_seconds: float = Field(default=30, gt=0, le=_DAY)
     relay_concurrency: int = Field(default=4, ge=1, le=64)
     relay_backoff_base_seconds: float = Field(default=0.5, gt=0, le=_DAY)

@@ -163,17 +163,23 @@ outbox = sa.Table(
     sa.Column("ordering_group", sa.Text),
     sa.Column("payload", JSONB),
     *_trace_columns(),
+    # When an entry has its turn among those of its owner and kind that are ready.
+    sa.Column("turn_at", _TIME, nullable=False, server_default=_NOW),
+    # True while ``available_at``, which decides, lies ahead: what is not ready stands apart.
+    sa.Column("deferred", sa.Boolean, nullable=False, server_default=sa.text("false")),
 )
 _partial(
-    "outbox_due",
+    "outbox_ready",
+    outbox.c.kind,
+    outbox.c.owner_id,
     outbox.c.priority.desc(),
-    outbox.c.available_at,
+    outbox.c.turn_at,
     outbox.c.id,
-    where="state = 'PENDING'",
+    where="state = 'PENDING' AND type = 'inputs' AND NOT deferred",
 )
-_partial("outbox_next", outbox.c.available_at, where="state = 'PENDING'")
+_partial("outbox_deferred", outbox.c.available_at, where="state = 'PENDING' AND deferred")
 _partial("outbox_lease", outbox.c.locked_until, where="state = 'CLAIMED'")
-_partial("outbox_sent", outbox.c.sent_at, where="state = 'SENT'")
+_partial("outbox_sent", outbox.c.kind, outbox.c.sent_at, where="state = 'SENT'")
 sa.Index("outbox_job", outbox.c.job_id, outbox.c.first_ordinal)
 _partial(
     "outbox_event",

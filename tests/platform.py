@@ -60,7 +60,7 @@ class Platform:
         await self.rows(
             "INSERT INTO owner (id, name) VALUES (:id, :name) RETURNING id",
             id=self.owner_id,
-            name=f"owner-{self.owner_id.hex[:8]}",
+            name=f"owner-{self.owner_id.hex[-12:]}",
         )
 
     async def submit(

@@ -16,7 +16,7 @@ from infra.database import Database
 from infra.queue.protocol import Claim
 from infra.settle import Settled, Settlement, settle
 from schema.outcome import Backoff, Outcome, Refused
-from schema.statements.claim import claim_due
+from schema.statements.claim import claim_ready
 from tests.platform import KIND, Platform, eventually
 
 Control = Callable[..., TextClause]
@@ -25,7 +25,7 @@ Control = Callable[..., TextClause]
 async def claim_all(
     database: Database, *, lease_seconds: float = 30, most: int = 100
 ) -> list[Claim]:
-    rows = await database.fetch(claim_due("worker", lease_seconds, kinds=[KIND], most=most))
+    rows = await database.fetch(claim_ready("worker", lease_seconds, kinds=[KIND], most=most))
     return [Claim.from_row(row) for row in rows]
 
 

@@ -1,15 +1,15 @@
-"""Delivery without SQS: consumers claim due entries straight from Postgres."""
+"""Delivery without SQS: consumers claim ready entries straight from Postgres."""
 
 from __future__ import annotations
 
+import asyncio
 from typing import TYPE_CHECKING
 
 from infra.queue.protocol import Claim
-from schema.lifecycle import EntryType
-from schema.statements.claim import claim_due, next_due
+from schema.statements.claim import claim_ready, next_ready
+from schema.statements.turns import FIRST_TURN
 
 if TYPE_CHECKING:
-    import asyncio
     from collections.abc import Sequence
 
     from infra.database import Database
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 class OutboxQueue:
-    """Claims due entries, best first; sleeps until the next is due or a wake-up comes."""
+    """Claims ready entries, owners in turn; sleeps until one is due or a wake-up comes."""
 
     def __init__(
         self,
@@ -35,21 +35,29 @@ class OutboxQueue:
         self._kinds = tuple(kinds)
         self._lease_seconds = lease_seconds
         self._poll_floor_seconds = poll_floor_seconds
+        self._turn = FIRST_TURN
+        self._claiming = asyncio.Lock()
 
     async def claim(self, most: int, stop: asyncio.Event) -> Sequence[Claim]:
-        """Claim up to ``most`` due entries, waiting at most the poll floor for the first."""
+        """Claim up to ``most`` ready entries, waiting at most the poll floor for the first."""
         claims = await self._claim_now(most)
         if claims or stop.is_set():
             return claims
-        rows = await self._database.fetch(next_due([EntryType.INPUTS], kinds=self._kinds))
+        rows = await self._database.fetch(next_ready(kinds=self._kinds))
         due_seconds = float(rows[0].seconds) if rows else self._poll_floor_seconds
-        # An entry that is due but was not claimed is in other hands this very moment.
+        # One that is ready but was not claimed became due, or is in other hands, this very moment.
         await self._listener.wait(min(max(due_seconds, 0.01), self._poll_floor_seconds), stop)
         return () if stop.is_set() else await self._claim_now(most)
 
     async def _claim_now(self, most: int) -> Sequence[Claim]:
-        statement = claim_due(self._worker, self._lease_seconds, kinds=self._kinds, most=most)
-        return [Claim.from_row(row) for row in await self._database.fetch(statement)]
+        # One after the other: a claim that does not know where the last one ended would go back.
+        async with self._claiming:
+            statement = claim_ready(
+                self._worker, self._lease_seconds, kinds=self._kinds, most=most, turn=self._turn
+            )
+            rows = await self._database.fetch(statement)
+            self._turn = self._turn.after(rows)
+        return [Claim.from_row(row) for row in rows]
 
     async def extend(self, claims: Sequence[Claim], lease_seconds: float) -> None:
         """Do nothing: the lease in Postgres is the delivery."""

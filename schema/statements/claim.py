@@ -6,6 +6,17 @@ from typing import TYPE_CHECKING
 
 import sqlalchemy as sa
 
+from schema.statements.turns import (
+    FIRST_TURN,
+    FREE,
+    IN_TURN,
+    PICKED,
+    PICKED_IDS,
+    PROMOTED,
+    READY,
+    Turn,
+)
+
 if TYPE_CHECKING:
     from collections.abc import Sequence
     from uuid import UUID
@@ -27,38 +38,33 @@ _TAKE = """
                    started_at = now()
     WHERE id IN (SELECT job_id FROM claimed) AND started_at IS NULL
 )
-SELECT c.id AS entry_id, c.epoch, c.job_id, c.kind, c.owner_id, c.waited_ms, c.previous_worker,
-       c.correlation_id, c.traceparent, c.tracestate, c.baggage,
+SELECT o.id AS entry_id, o.epoch, o.job_id, o.kind, o.owner_id, o.waited_ms, o.previous_worker,
+       o.correlation_id, o.traceparent, o.tracestate, o.baggage,
        j.key AS job_key, j.request_date, j.options::text AS options, j.max_attempts,
-       i.ordinals, i.bodies, i.attempts, i.generations
-FROM claimed c
-JOIN job j ON j.id = c.job_id
+       i.ordinals, i.bodies, i.attempts, i.generations"""
+_HAND_OVER = """
+FROM claimed o
+JOIN job j ON j.id = o.job_id
 CROSS JOIN LATERAL (
     SELECT array_agg(ordinal ORDER BY ordinal) AS ordinals,
            array_agg(body::text ORDER BY ordinal) AS bodies,
            array_agg(attempts ORDER BY ordinal) AS attempts,
            array_agg(generation ORDER BY ordinal) AS generations
     FROM input
-    WHERE job_id = c.job_id AND ordinal BETWEEN c.first_ordinal AND c.last_ordinal
-      AND entry_id = c.id
+    WHERE job_id = o.job_id AND ordinal BETWEEN o.first_ordinal AND o.last_ordinal
+      AND entry_id = o.id
 ) i
 """
 
-_DUE = sa.text(
-    """
-WITH target AS MATERIALIZED (
+_READY = sa.text(
+    f"""{PICKED}, {PROMOTED}, target AS (
     SELECT o.id, extract(epoch FROM now() - o.available_at) * 1000 AS waited_ms,
            o.locked_by AS previous_worker
-    FROM outbox o JOIN job j ON j.id = o.job_id
-    WHERE o.state = 'PENDING' AND o.type = 'inputs' AND o.available_at <= now()
-      AND (o.locked_until IS NULL OR o.locked_until < now())
-      AND o.kind = ANY(CAST(:kinds AS text[])) AND j.status IN ('SUBMITTED', 'RUNNING')
-      AND (j.expires_at IS NULL OR j.expires_at > now())
-    ORDER BY o.priority DESC, o.available_at, o.id
-    LIMIT CAST(:most AS integer)
-    FOR UPDATE OF o SKIP LOCKED
-"""
+    FROM outbox o WHERE o.id = {PICKED_IDS}"""
     + _TAKE
+    + ", p.place"
+    + _HAND_OVER
+    + f"JOIN picked p ON p.id = o.id ORDER BY {IN_TURN}"
 )
 
 # A message proves that its entry was sent, even if the relay has not yet written it down. Where
@@ -80,6 +86,7 @@ WITH target AS MATERIALIZED (
     FOR UPDATE OF o
 """
     + _TAKE
+    + _HAND_OVER
 )
 
 # What lapsed under a job that has ended is left to the sweeper: nobody's attempt is charged.
@@ -96,6 +103,7 @@ WITH target AS MATERIALIZED (
     FOR UPDATE OF o SKIP LOCKED
 """
     + _TAKE
+    + _HAND_OVER
 )
 
 # The messages of these entries are about to be deleted: what still is to be claimed must be sent
@@ -160,7 +168,8 @@ SET state = CASE WHEN j.status IN ('SUBMITTED', 'RUNNING') THEN 'PENDING' ELSE '
     locked_by = NULL, locked_until = NULL,
     available_at = greatest(
         o.available_at,
-        now() + CAST(:delay_seconds AS double precision) * interval '1 second')
+        now() + CAST(:delay_seconds AS double precision) * interval '1 second'),
+    deferred = CAST(:delay_seconds AS double precision) > 0
 FROM held h JOIN of_job j ON j.id = h.job_id
 WHERE o.id = h.id
 RETURNING o.id, o.state
@@ -178,34 +187,40 @@ RETURNING o.id
 """
 )
 
-_NEXT_DUE = sa.text(
-    """
-SELECT extract(epoch FROM o.available_at - now()) AS seconds
-FROM outbox o JOIN job j ON j.id = o.job_id
-WHERE o.state = 'PENDING' AND o.type = ANY(CAST(:types AS text[]))
-  AND (o.locked_until IS NULL OR o.locked_until < now())
-  AND (o.type = 'event' OR (j.status IN ('SUBMITTED', 'RUNNING')
-                            AND (j.expires_at IS NULL OR j.expires_at > now())))
-  AND (CAST(:kinds AS text[]) IS NULL OR o.kind = ANY(CAST(:kinds AS text[])))
-ORDER BY o.available_at LIMIT 1
-"""
+# What is due later is looked for whatever its kind: who claims promotes it for everyone.
+_NEXT_READY = sa.text(
+    f"""
+(
+    SELECT CAST(0 AS double precision) AS seconds FROM outbox o
+    WHERE {READY} AND {FREE}
+      AND (CAST(:kinds AS text[]) IS NULL OR o.kind = ANY(CAST(:kinds AS text[])))
+    ORDER BY o.kind, o.owner_id LIMIT 1
+) UNION ALL (
+    SELECT CAST(extract(epoch FROM available_at - now()) AS double precision) FROM outbox
+    WHERE state = 'PENDING' AND deferred
+    ORDER BY available_at LIMIT 1
 )
-
-# Through the index on due events alone: who relays no inputs never looks at their entries.
-_NEXT_EVENT = sa.text(
-    """
-SELECT extract(epoch FROM min(available_at) - now()) AS seconds
-FROM outbox
-WHERE state = 'PENDING' AND type = 'event'
-  AND (locked_until IS NULL OR locked_until < now())
-HAVING count(*) > 0
+ORDER BY seconds LIMIT 1
 """
 )
 
 
-def claim_due(worker: str, lease_seconds: float, *, kinds: Sequence[str], most: int) -> TextClause:
-    """Claim up to ``most`` due entries of the given kinds, best first: one row a claim."""
-    return _DUE.bindparams(worker=worker, lease_seconds=lease_seconds, kinds=list(kinds), most=most)
+def claim_ready(
+    worker: str, lease_seconds: float, *, kinds: Sequence[str], most: int, turn: Turn = FIRST_TURN
+) -> TextClause:
+    """Claim up to ``most`` ready entries of the given kinds, flow by flow after ``turn``.
+
+    One row a claim, in turn; ``place`` is the flow's, for the next turn. What has become due is
+    ready for the next claim.
+    """
+    return _READY.bindparams(
+        worker=worker,
+        lease_seconds=lease_seconds,
+        kinds=list(kinds),
+        most=most,
+        after_kind=turn.kind,
+        after_owner=turn.owner_id,
+    )
 
 
 def claim_by_id(
@@ -272,11 +287,9 @@ def delete_empty_entry(entry_id: int, epoch: int) -> TextClause:
     return _DROP_EMPTY.bindparams(entry_id=entry_id, epoch=epoch)
 
 
-def next_due(types: Sequence[str], *, kinds: Sequence[str] | None = None) -> TextClause:
-    """Give the seconds until the next free entry is due (negative: overdue), or no row.
+def next_ready(*, kinds: Sequence[str] | None = None) -> TextClause:
+    """Give the seconds until an entry may be ready to be claimed (0: one is), or no row.
 
-    ``kinds`` narrows it to entries of these kinds.
+    ``kinds`` narrows what is ready to these kinds.
     """
-    if list(types) == ["event"]:
-        return _NEXT_EVENT
-    return _NEXT_DUE.bindparams(types=list(types), kinds=None if kinds is None else list(kinds))
+    return _NEXT_READY.bindparams(kinds=None if kinds is None else list(kinds))

@@ -196,6 +196,16 @@ WHERE o.state = 'CLAIMED' AND o.locked_until < {_LATE} {{O}}""",
         always=False,
     ),
     Check(
+        "late entry",
+        "an entry was due long ago and was not let in among the ready ones",
+        "see that a dispatcher runs, or in outbox mode a consumer: each lets in what is due",
+        f"""
+SELECT j.key AS job, 'entry ' || o.id || ' was due at ' || o.available_at AS detail
+FROM outbox o LEFT JOIN job j ON j.id = o.job_id
+WHERE o.state = 'PENDING' AND o.deferred AND o.available_at < {_LATE} {{O}}""",
+        always=False,
+    ),
+    Check(
         "lost message",
         "an entry was sent long ago and was neither claimed nor sent again",
         "see that a dispatcher runs, and its resender's logs",

@@ -1,4 +1,4 @@
-"""Statements of the relay: lock due entries, then write down which of them were sent."""
+"""Statements of the relay: lock what has its turn, then write down which of it was sent."""
 
 from __future__ import annotations
 
@@ -6,49 +6,88 @@ from typing import TYPE_CHECKING
 
 import sqlalchemy as sa
 
+from schema.statements.turns import (
+    FIRST_TURN,
+    IN_TURN,
+    PICKED,
+    PICKED_IDS,
+    PROMOTED,
+    READY,
+    Turn,
+)
+
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from sqlalchemy.sql.elements import TextClause
 
-_TAKE = """
-    ORDER BY o.priority DESC, o.available_at, o.id
-    LIMIT CAST(:most AS integer)
-    FOR UPDATE OF o SKIP LOCKED
-)
-UPDATE outbox o
-SET locked_by = CAST(:token AS text), relay_attempts = o.relay_attempts + 1,
-    locked_until = now() + CAST(:lock_seconds AS double precision) * interval '1 second'
-FROM target WHERE o.id = target.id
-RETURNING o.id, o.type, o.job_id, o.owner_id, o.kind, o.payload::text AS payload,
-          o.priority, o.available_at, o.relay_attempts,
-          o.correlation_id, o.traceparent, o.tracestate, o.baggage
-"""
+_COLUMNS = """o.id, o.type, o.job_id, o.owner_id, o.kind, o.payload::text AS payload,
+          o.relay_attempts, o.correlation_id, o.traceparent, o.tracestate, o.baggage"""
+
+_LOCKED = """locked_by = CAST(:token AS text), relay_attempts = o.relay_attempts + 1,
+        locked_until = now() + CAST(:lock_seconds AS double precision) * interval '1 second'"""
+
+_PROMOTE = sa.text(f"WITH {PROMOTED} SELECT id FROM promoted")
 
 _LOCK = sa.text(
-    """
-WITH target AS MATERIALIZED (
-    SELECT o.id
-    FROM outbox o JOIN job j ON j.id = o.job_id
-    WHERE o.state = 'PENDING' AND o.available_at <= now()
-      AND o.type = ANY(CAST(:types AS text[]))
-      AND (o.locked_until IS NULL OR o.locked_until < now())
-      AND (o.type = 'event' OR (j.status IN ('SUBMITTED', 'RUNNING')
-                                AND (j.expires_at IS NULL OR j.expires_at > now())))
+    f"""{PICKED}, taken AS (
+    UPDATE outbox o
+    SET {_LOCKED}
+    WHERE o.id = {PICKED_IDS}
+    RETURNING o.*
+)
+SELECT {_COLUMNS}, p.place
+FROM taken o JOIN picked p ON p.id = o.id
+ORDER BY {IN_TURN}
 """
-    + _TAKE
 )
 
 # Through the index on due events alone: who relays no inputs never looks at their entries.
 _LOCK_EVENTS = sa.text(
-    """
+    f"""
 WITH target AS MATERIALIZED (
     SELECT o.id
     FROM outbox o
     WHERE o.state = 'PENDING' AND o.type = 'event' AND o.available_at <= now()
       AND (o.locked_until IS NULL OR o.locked_until < now())
+    ORDER BY o.priority DESC, o.available_at, o.id
+    LIMIT CAST(:most AS integer)
+    FOR UPDATE OF o SKIP LOCKED
+)
+UPDATE outbox o
+SET {_LOCKED}
+FROM target WHERE o.id = target.id
+RETURNING {_COLUMNS}
 """
-    + _TAKE
+)
+
+_NEXT_EVENT = sa.text(
+    """
+SELECT extract(epoch FROM min(available_at) - now()) AS seconds
+FROM outbox
+WHERE state = 'PENDING' AND type = 'event'
+  AND (locked_until IS NULL OR locked_until < now())
+HAVING count(*) > 0
+"""
+)
+
+# Kinds are found as flows are, from one to the next. No count goes further than the window; the
+# order keeps it on the index, whatever Postgres believes of how many were sent.
+_ROOM = sa.text(
+    f"""
+WITH RECURSIVE ready AS (
+    SELECT min(o.kind) AS kind FROM outbox o WHERE {READY}
+  UNION ALL
+    SELECT (SELECT min(o.kind) FROM outbox o WHERE {READY} AND o.kind > r.kind)
+    FROM ready r WHERE r.kind IS NOT NULL
+)
+SELECT r.kind, CAST(:window AS integer) - (
+           SELECT count(*)::integer
+           FROM (SELECT FROM outbox WHERE state = 'SENT' AND kind = r.kind
+                 ORDER BY sent_at LIMIT CAST(:window AS integer)) AS sent
+       ) AS room
+FROM ready r WHERE r.kind IS NOT NULL
+"""
 )
 
 # Consumers claim the same rows meanwhile, and wait for them as this does: all in id order.
@@ -81,7 +120,8 @@ _BACK_OFF = sa.text(
     """
 UPDATE outbox o
 SET locked_by = NULL, locked_until = NULL,
-    available_at = now() + r.delay_seconds * interval '1 second'
+    available_at = now() + r.delay_seconds * interval '1 second',
+    deferred = o.type = 'inputs' AND r.delay_seconds > 0
 FROM unnest(CAST(:entry_ids AS bigint[]), CAST(:delays_seconds AS double precision[]))
      AS r (id, delay_seconds)
 WHERE o.id = r.id AND o.state = 'PENDING' AND o.locked_by = CAST(:token AS text)
@@ -116,11 +156,44 @@ RETURNING o.id, o.job_id, o.correlation_id
 )
 
 
-def lock_due(token: str, lock_seconds: float, *, types: Sequence[str], most: int) -> TextClause:
-    """Lock up to ``most`` due entries for sending, best first; a stale lock is no lock."""
-    if list(types) == ["event"]:
-        return _LOCK_EVENTS.bindparams(token=token, lock_seconds=lock_seconds, most=most)
-    return _LOCK.bindparams(token=token, lock_seconds=lock_seconds, types=list(types), most=most)
+def promote_due() -> TextClause:
+    """Make entries ready that were deferred and are due, a batch at a time: rows of (id)."""
+    return _PROMOTE
+
+
+def find_room(*, window: int) -> TextClause:
+    """Say of each kind with ready entries how many more may be sent: rows of (kind, room).
+
+    That is until ``window`` of the kind are sent and not claimed.
+    """
+    return _ROOM.bindparams(window=window)
+
+
+def lock_ready(
+    token: str, lock_seconds: float, *, kind: str, most: int, turn: Turn = FIRST_TURN
+) -> TextClause:
+    """Lock up to ``most`` ready entries of a kind for sending, owner by owner after ``turn``.
+
+    In turn; ``place`` is the flow's, for the next turn. A stale lock is no lock.
+    """
+    return _LOCK.bindparams(
+        token=token,
+        lock_seconds=lock_seconds,
+        kinds=[kind],
+        most=most,
+        after_kind=turn.kind,
+        after_owner=turn.owner_id,
+    )
+
+
+def lock_due_events(token: str, lock_seconds: float, *, most: int) -> TextClause:
+    """Lock up to ``most`` due events for sending; a stale lock is no lock."""
+    return _LOCK_EVENTS.bindparams(token=token, lock_seconds=lock_seconds, most=most)
+
+
+def next_event() -> TextClause:
+    """Give the seconds until the next free event is due (negative: overdue), or no row."""
+    return _NEXT_EVENT
 
 
 def mark_sent(token: str, entry_ids: Sequence[int]) -> TextClause:

@@ -6,6 +6,8 @@ from typing import TYPE_CHECKING, Any
 
 import sqlalchemy as sa
 
+from schema.statements.turns import STRIDE
+
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
@@ -109,14 +111,18 @@ FROM generate_series(1, CAST(:many AS integer))
 """
 )
 
+# Of many entries of one job, as after a redrive, each has its turn after the one before.
 _FOLLOW_UP = sa.text(
-    """
+    f"""
 INSERT INTO outbox (id, type, job_id, owner_id, kind, first_ordinal, last_ordinal, unfinished,
-                    state, priority, available_at, correlation_id, traceparent, tracestate, baggage)
+                    state, priority, available_at, turn_at, deferred, correlation_id, traceparent,
+                    tracestate, baggage)
 SELECT r.id, 'inputs', j.id, j.owner_id, j.kind, r.first_ordinal, r.last_ordinal, r.unfinished,
        CASE WHEN j.status IN ('SUBMITTED', 'RUNNING') THEN 'PENDING' ELSE 'HELD' END, j.priority,
        now() + r.delay_seconds * interval '1 second',
-       j.correlation_id, j.traceparent, j.tracestate, j.baggage
+       now() + r.delay_seconds * interval '1 second'
+           + (row_number() OVER (PARTITION BY j.id ORDER BY r.first_ordinal) - 1) * {STRIDE},
+       r.delay_seconds > 0, j.correlation_id, j.traceparent, j.tracestate, j.baggage
 FROM unnest(CAST(:ids AS bigint[]), CAST(:job_ids AS uuid[]), CAST(:firsts AS integer[]),
             CAST(:lasts AS integer[]), CAST(:counts AS integer[]),
             CAST(:delays_seconds AS double precision[]))

@@ -6,6 +6,8 @@ from typing import TYPE_CHECKING, Any
 
 import sqlalchemy as sa
 
+from schema.statements.turns import STRIDE
+
 if TYPE_CHECKING:
     from collections.abc import Mapping
     from uuid import UUID
@@ -13,7 +15,7 @@ if TYPE_CHECKING:
     from sqlalchemy.sql.elements import TextClause
 
 # The number comes from a sequence: no row is locked, and gaps mean nothing.
-_HEAD = """
+_HEAD = f"""
 WITH head AS (
     INSERT INTO job (id, key, owner_id, kind, status, priority, max_attempts, fail_fast, tolerated,
                      options, metadata, request_date, scheduled_for, expires_at, total,
@@ -35,10 +37,13 @@ WITH head AS (
     RETURNING *
 ), chunk AS (
     INSERT INTO outbox (type, job_id, owner_id, kind, first_ordinal, last_ordinal, unfinished,
-                        priority, available_at, correlation_id, traceparent, tracestate, baggage)
+                        priority, available_at, turn_at, deferred, correlation_id, traceparent,
+                        tracestate, baggage)
     SELECT 'inputs', id, owner_id, kind, f, least(f + CAST(:chunk_size AS integer), total) - 1,
            least(CAST(:chunk_size AS integer), total - f), priority,
-           coalesce(scheduled_for, now()), correlation_id, traceparent, tracestate, baggage
+           coalesce(scheduled_for, now()),
+           coalesce(scheduled_for, now()) + f / CAST(:chunk_size AS integer) * {STRIDE},
+           coalesce(scheduled_for > now(), false), correlation_id, traceparent, tracestate, baggage
     FROM head, generate_series(0, total - 1, CAST(:chunk_size AS integer)) AS f
     RETURNING id, first_ordinal
 )

@@ -11,9 +11,10 @@ import re
 import resource
 from typing import TYPE_CHECKING
 
-from schema.statements.claim import claim_due
+from schema.statements.claim import claim_ready
 from schema.statements.settle import settle_inputs
 from schema.statements.submit import insert_job
+from schema.statements.turns import FIRST_TURN
 from tests.benchmarks.contest import Sample
 from tests.benchmarks.jobs import clear, job, load, noop_bodies
 from tests.benchmarks.meter import CLIENT_CPU
@@ -48,7 +49,7 @@ _NO_OUTCOMES: dict[str, list[object]] = {
 
 def drain_script() -> str:
     """Give a transaction that leases one chunk and settles all of it."""
-    claim = claim_due("pgbench", 30.0, kinds=["noop"], most=1).text
+    claim = claim_ready("pgbench", 30.0, kinds=["noop"], most=1).text
     settle = settle_inputs(_NO_OUTCOMES, held_ids=[], held_epochs=[]).text
     for name, array in _OUTCOMES.items():
         settle = re.sub(rf"CAST\(:{name} AS \w+\[\]\)", array.format(n=_SIZE), settle)
@@ -69,7 +70,14 @@ async def drain(program: str, folder: Path, place: Place, *, inputs: int, client
     before, _ = await load(place, [job(place, "noop", size, bodies) for _ in range(inputs // size)])
     # A few chunks are left over, so that no client ever finds none.
     transactions = inputs // 100 * 9 // 10 // clients
-    variables = {"worker": "pgbench", "lease_seconds": "30", "kinds": "{noop}", "most": "1"}
+    variables = {
+        "worker": "pgbench",
+        "lease_seconds": "30",
+        "kinds": "{noop}",
+        "most": "1",
+        "after_kind": FIRST_TURN.kind,
+        "after_owner": str(FIRST_TURN.owner_id),
+    }
     rate, cpu = await run(
         program, folder, place, drain_script(), variables, clients=clients, number=transactions
     )

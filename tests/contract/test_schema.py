@@ -67,8 +67,18 @@ async def test_a_database_with_data_is_brought_from_the_first_schema_to_the_newe
             id=job_id,
             owner=platform.owner_id,
         )
+        await platform.rows(
+            "INSERT INTO outbox (type, job_id, owner_id, kind, first_ordinal, last_ordinal,"
+            " unfinished, available_at, correlation_id) SELECT 'inputs', id, owner_id, kind, 0, 0,"
+            " 1, now() + hours * interval '1 hour', 'c' FROM job, unnest(ARRAY[-1, 1]) AS hours"
+            " RETURNING id",
+        )
         await migrate(empty_database_url)
         job = await platform.job(job_id)
+        entries = await platform.entries(job_id)
+        now = (await platform.rows("SELECT now() AS now"))[0].now
+    assert [entry.deferred for entry in entries] == [False, True]
+    assert all(entry.turn_at <= now for entry in entries)
     assert (job.tolerated, job.forgiven, job.sweeping, job.control_version) == (0, 0, False, 0)
     engine = open_engine(empty_database_url)
     async with engine.connect() as connection:

@@ -13,7 +13,7 @@ from sqlalchemy.sql.elements import TextClause
 
 import schema.statements
 from infra.database import Database
-from schema.statements.claim import claim_by_id, claim_due, next_due, take_over_lapsed
+from schema.statements.claim import claim_by_id, claim_ready, next_ready, take_over_lapsed
 from schema.statements.control import (
     clear_sweeping,
     end_entries,
@@ -21,7 +21,14 @@ from schema.statements.control import (
     find_sweeping_jobs,
     move_entries,
 )
-from schema.statements.relay import lock_due, requeue_overdue
+from schema.statements.relay import (
+    find_room,
+    lock_due_events,
+    lock_ready,
+    next_event,
+    promote_due,
+    requeue_overdue,
+)
 from schema.statements.retention import mark_prunable_jobs, prune_marked_jobs
 from tests.platform import KIND, Platform
 
@@ -92,10 +99,10 @@ async def grown(platform: Platform, database: Database) -> list[UUID]:
             INSERT INTO input (job_id, ordinal, status, body)
             SELECT j.id, n, 'SUCCEEDED', '1' FROM j, generate_series(0, 999) AS n)
         INSERT INTO outbox (type, job_id, owner_id, kind, first_ordinal, last_ordinal, unfinished,
-                            state, available_at, sent_at, correlation_id)
+                            state, available_at, deferred, sent_at, correlation_id)
         SELECT 'inputs', j.id, :owner, :kind, n, n, 1,
                CASE WHEN n < 99 THEN 'SENT' ELSE 'PENDING' END,
-               now() + (n - 99) * interval '1 minute',
+               now() + (n - 99) * interval '1 minute', n > 99,
                CASE WHEN n < 99 THEN now() END, 'grown'
         FROM j, generate_series(0, 199) AS n RETURNING id
         """,
@@ -118,14 +125,16 @@ def scans(nodes: list[dict[str, Any]], table: str) -> set[str]:
 @pytest.mark.parametrize(
     ("statement", "table", "indexes"),
     [
-        (claim_due("w", 30, kinds=[KIND], most=10), "outbox", {"outbox_due", "outbox_next"}),
-        (lock_due("t", 30, types=["inputs"], most=100), "outbox", {"outbox_due", "outbox_next"}),
-        (next_due(["inputs"]), "outbox", {"outbox_next"}),
+        (claim_ready("w", 30, kinds=[KIND], most=10), "outbox", {"outbox_ready"}),
+        (lock_ready("t", 30, kind=KIND, most=100), "outbox", {"outbox_ready"}),
+        (next_ready(), "outbox", {"outbox_ready"}),
+        (promote_due(), "outbox", {"outbox_deferred"}),
+        (find_room(window=200), "outbox", {"outbox_sent"}),
         (take_over_lapsed("r", 30, most=10), "outbox", {"outbox_lease"}),
         (requeue_overdue(900, most=100), "outbox", {"outbox_sent"}),
         (claim_by_id("w", 30, [1, 2, 3]), "outbox", {"outbox_pkey"}),
-        (lock_due("t", 30, types=["event"], most=100), "outbox", {"outbox_event"}),
-        (next_due(["event"]), "outbox", {"outbox_event"}),
+        (lock_due_events("t", 30, most=100), "outbox", {"outbox_event"}),
+        (next_event(), "outbox", {"outbox_event"}),
         (move_entries(NOBODY, most=100), "outbox", {"outbox_job"}),
         (end_entries(NOBODY, most=100), "outbox", {"outbox_job"}),
         (end_entries(NOBODY, most=100), "input", {"input_pkey"}),
@@ -136,8 +145,9 @@ def scans(nodes: list[dict[str, Any]], table: str) -> set[str]:
         (prune_marked_jobs(most_jobs=10, most_inputs=100), "input", {"input_pkey"}),
     ],
     ids=[
-        "claim_due", "lock_due", "next_due", "take_over_lapsed", "requeue_overdue", "claim_by_id",
-        "lock_events", "next_event", "move_entries", "end_entries", "end_inputs", "clear_sweeping",
+        "claim_ready", "lock_ready", "next_ready", "promote_due", "find_room", "take_over_lapsed",
+        "requeue_overdue", "claim_by_id", "lock_events", "next_event", "move_entries",
+        "end_entries", "end_inputs", "clear_sweeping",
         "expire_jobs", "find_sweeping_jobs", "mark_prunable_jobs", "prune_marked_jobs",
     ],
 )  # fmt: skip
@@ -152,7 +162,7 @@ async def test_the_hot_statement_finds_its_entries_through_an_index(
 async def test_inputs_of_a_claim_are_read_by_key_and_never_scanned(
     grown: list[UUID], database: Database
 ) -> None:
-    nodes = await explain(database, claim_due("w", 30, kinds=[KIND], most=10))
+    nodes = await explain(database, claim_ready("w", 30, kinds=[KIND], most=10))
     assert "Seq Scan" not in scans(nodes, "input")
     assert "input_pkey" in {node.get("Index Name") for node in nodes}
 

@@ -11,17 +11,17 @@ from sqlalchemy import Executable, Row, TextClause
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from infra.database import Database
-from schema.statements.claim import claim_by_id, claim_due, take_over_lapsed
-from schema.statements.relay import lock_due, mark_sent
+from schema.statements.claim import claim_by_id, claim_ready, take_over_lapsed
+from schema.statements.relay import lock_ready, mark_sent
 from schema.statements.settle import settle_inputs
 
 Result = TypeVar("Result")
 
 _STEPS = {
-    claim_due("", 0, kinds=[], most=0).text: "claim",
+    claim_ready("", 0, kinds=[], most=0).text: "claim",
     claim_by_id("", 0, []).text: "claim",
     settle_inputs({}, held_ids=[], held_epochs=[]).text: "settle",
-    lock_due("", 0, types=[], most=0).text: "lock",
+    lock_ready("", 0, kind="", most=0).text: "lock",
     mark_sent("", []).text: "mark",
     take_over_lapsed("", 0, most=0).text: "take-over",
 }

@@ -10,7 +10,7 @@ from dispatcher.expirer import Expirer
 from infra.database import Database
 from infra.queue.protocol import Claim, ClaimedInput
 from schema.outcome import Failed, Outcome, Succeeded
-from schema.statements.claim import claim_due, next_due
+from schema.statements.claim import claim_ready, next_ready
 from schema.statements.control import cancel_job, pause_job, resume_job
 from tests.deliveries import Delivery
 from tests.platform import KIND, Platform, Recorder, eventually
@@ -30,7 +30,7 @@ async def test_a_job_pauses_before_it_started_and_resumes_running(
     await sweep(database)
     assert await states(platform, job_id) == {"HELD": 3}
     assert not await claim_all(database)
-    assert not await database.fetch(next_due(["inputs"]))
+    assert not await database.fetch(next_ready())
     assert not (await platform.job(job_id)).sweeping
     await platform.check_consistency()
     resumed = await control(platform, resume_job, job_id)
@@ -150,7 +150,7 @@ async def test_a_job_past_its_time_starts_nothing_and_expires(
         "UPDATE job SET expires_at = now() - interval '1 second' WHERE id = ANY(:ids) RETURNING id",
         ids=jobs[:2],
     )
-    claimed = await database.fetch(claim_due("w", 30, kinds=[KIND], most=100))
+    claimed = await database.fetch(claim_ready("w", 30, kinds=[KIND], most=100))
     assert {row.job_id for row in claimed} == {jobs[2]}
     assert await Expirer(database, most=100, tell=lambda: None).once() == 2
     await sweep(database)

@@ -12,7 +12,7 @@ from infra.database import Database
 from infra.settle import Settlement, _Line, _settle_with_consequences
 from schema.lifecycle import InputStatus
 from schema.outcome import Backoff, Failed, Outcome, Refused, Succeeded, Verdict
-from schema.statements.claim import claim_due, release_entries, take_over_lapsed
+from schema.statements.claim import claim_ready, release_entries, take_over_lapsed
 from schema.statements.control import (
     cancel_job,
     clear_sweeping,
@@ -97,7 +97,7 @@ async def test_an_entry_that_is_claimed_while_its_job_is_cancelled_is_swept_afte
     """The claim read the job as active, and holds the entry while the sweeper passes."""
     job_id = await platform.submit(10)
     async with open_unit(database) as claiming:
-        rows = (await claiming.execute(claim_due("w", 30, kinds=[KIND], most=10))).all()
+        rows = (await claiming.execute(claim_ready("w", 30, kinds=[KIND], most=10))).all()
         assert len(rows) == 1
         # ``started`` holds the job: the cancel waits for the claim to be committed.
         async with asyncio.TaskGroup() as group:

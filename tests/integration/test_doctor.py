@@ -27,6 +27,8 @@ BREAKAGES = {
     " error_class, error_message) VALUES (:id, 99, 0, 1, 'DLQ', 'w', 'c', 'm') RETURNING ordinal",
     "lapsed lease": "UPDATE outbox SET state = 'CLAIMED', locked_by = 'w',"
     " locked_until = now() - interval '1 day' WHERE job_id = :id RETURNING id",
+    "late entry": "UPDATE outbox SET deferred = true, available_at = now() - interval '1 day'"
+    " WHERE job_id = :id RETURNING id",
     "lost message": "UPDATE outbox SET state = 'SENT', sent_at = now() - interval '1 day'"
     " WHERE job_id = :id RETURNING id",
     "stuck sweeping": "UPDATE job SET status = 'CANCELLED', sweeping = true,"

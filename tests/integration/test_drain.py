@@ -16,15 +16,15 @@ from schema.statements.parked import (
     reprocess_parked_entry,
     reprocess_parked_message,
 )
-from schema.statements.relay import lock_due, mark_sent, park_entries
+from schema.statements.relay import lock_ready, mark_sent, park_entries
 from tests.deliveries import aws_environment
-from tests.platform import Platform, settings_for
+from tests.platform import KIND, Platform, settings_for
 from tests.steps import claim_all, control, settle_as, sweep
 from tests.stubs.sqs import SqsStub
 
 
 async def send_all(database: Database) -> None:
-    rows = await database.fetch(lock_due("t", 30, types=["inputs"], most=100))
+    rows = await database.fetch(lock_ready("t", 30, kind=KIND, most=100))
     await database.fetch(mark_sent("t", [row.id for row in rows]))
 
 
@@ -85,7 +85,7 @@ async def test_a_parked_entry_is_made_due_again_where_its_job_wants_it(
     platform: Platform, database: Database, paused: bool, state: str
 ) -> None:
     job_id = await platform.submit(1)
-    await database.fetch(lock_due("t", 30, types=["inputs"], most=100))
+    await database.fetch(lock_ready("t", 30, kind=KIND, most=100))
     (entry,) = await platform.entries(job_id)
     await database.fetch(park_entries("t", [entry.id], ["too large"]))
     if paused:

@@ -13,7 +13,7 @@ from infra.database import Database
 from infra.queue.protocol import Claim, ClaimedInput
 from infra.settle import Settlement, settle
 from schema.outcome import Backoff, Failed, Missing, Outcome, Refused, Skipped, Succeeded
-from schema.statements.claim import claim_due
+from schema.statements.claim import claim_ready
 
 Say = Callable[[ClaimedInput], Outcome]
 
@@ -52,7 +52,7 @@ class Work:
     database: Database
 
     async def claim(self, *, lease_seconds: float = 30, most: int = 100) -> list[Claim]:
-        statement = claim_due("worker-1", lease_seconds, kinds=["note", "export"], most=most)
+        statement = claim_ready("worker-1", lease_seconds, kinds=["note", "export"], most=most)
         return [Claim.from_row(row) for row in await self.database.fetch(statement)]
 
     async def settle(self, claims: Sequence[Claim], say: Say, *, wait: float = 0) -> None:

@@ -5,7 +5,7 @@ import asyncio
 from infra.database import Database
 from infra.queue.protocol import Claim, ClaimedInput
 from schema.outcome import Outcome, Succeeded
-from schema.statements.claim import claim_due, extend_leases, release_entries
+from schema.statements.claim import claim_ready, extend_leases, release_entries
 from tests.deliveries import Delivery, open_delivery
 from tests.integration.faults.stations import log_lines, named, sqs_station
 from tests.platform import KIND, Platform, Recorder, eventually, settings_for
@@ -106,7 +106,7 @@ async def test_a_lease_that_has_ended_is_neither_extended_nor_given_back(
     platform: Platform, database: Database
 ) -> None:
     await platform.submit(1)
-    (row,) = await database.fetch(claim_due("w", 30, kinds=[KIND], most=1))
+    (row,) = await database.fetch(claim_ready("w", 30, kinds=[KIND], most=1))
     held = ([row.entry_id], [row.epoch])
     assert await database.fetch(extend_leases(*held, 30))
     await platform.rows("UPDATE outbox SET locked_until = now() - interval '1 ms' RETURNING id")

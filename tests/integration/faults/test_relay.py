@@ -11,10 +11,10 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 from infra.database import Database
 from schema.errors import Unavailable
 from schema.statements.claim import claim_by_id
-from schema.statements.relay import lock_due, mark_sent, requeue_overdue
+from schema.statements.relay import lock_ready, mark_sent, requeue_overdue
 from tests.deliveries import Delivery
 from tests.integration.faults.stations import all_done, sqs_station, waiting
-from tests.platform import Platform, Recorder, eventually
+from tests.platform import KIND, Platform, Recorder, eventually
 from tests.stubs.postgres_wire import is_sync_after_execute
 from tests.stubs.sqs import DuplicateMessages, Slow, SqsStub
 from tests.stubs.tcp_proxy import Cut, TcpProxy
@@ -93,7 +93,7 @@ async def test_a_lock_that_was_outlived_marks_nothing(
 ) -> None:
     """The first relay's send takes longer than its lock; a second one takes over meanwhile."""
     job_id = await platform.submit(1)
-    slow = lock_due("slow", 0.001, types=["inputs"], most=10)
+    slow = lock_ready("slow", 0.001, kind=KIND, most=10)
     (row,) = await database.fetch(slow)
     (again,) = await _until_locked(database)
     assert again.id == row.id
@@ -106,7 +106,7 @@ async def test_a_lock_that_was_outlived_marks_nothing(
 async def _until_locked(database: Database) -> Any:
     found: Any = ()
     while not found:
-        found = await database.fetch(lock_due("second", 60, types=["inputs"], most=10))
+        found = await database.fetch(lock_ready("second", 60, kind=KIND, most=10))
     return found
 
 
@@ -128,7 +128,7 @@ async def test_a_batch_of_forty_thousand_entries_is_one_parameter(
 ) -> None:
     """Postgres counts parameters in 16 bits: 32,767 of them would already be too many."""
     job_id = await platform.submit(40_000, chunk_size=20_000)
-    rows = await database.fetch(lock_due("t", 60, types=["inputs"], most=40_000))
+    rows = await database.fetch(lock_ready("t", 60, kind=KIND, most=40_000))
     ids = [row.id for row in rows]
     assert len(ids) == 2
     nobodys = list(range(1_000_000, 1_040_000))
@@ -183,7 +183,7 @@ async def test_two_resenders_under_load_share_the_rows_without_waiting(
     platform: Platform, database: Database
 ) -> None:
     await platform.submit(1_000, chunk_size=1)
-    ids = [r.id for r in await database.fetch(lock_due("t", 60, types=["inputs"], most=1_000))]
+    ids = [r.id for r in await database.fetch(lock_ready("t", 60, kind=KIND, most=1_000))]
     await database.fetch(mark_sent("t", ids))
     statement = requeue_overdue(0, most=100)
     found = await asyncio.gather(*(database.fetch(statement) for _ in range(5)))

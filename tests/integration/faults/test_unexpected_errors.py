@@ -16,7 +16,7 @@ from dispatcher.resender import Resender
 from infra.database import Database, copy_rows
 from infra.wakeup import Notifier
 from schema.errors import Unavailable
-from schema.statements.claim import claim_due
+from schema.statements.claim import claim_ready
 from tests.platform import KIND, Platform, eventually, settings_for
 
 
@@ -163,7 +163,7 @@ async def test_a_lease_that_cannot_be_repaired_does_not_hold_up_the_others(
     platform: Platform, database: Database
 ) -> None:
     poison, sound = await platform.submit(1), await platform.submit(1)
-    await database.fetch(claim_due("gone", 30, kinds=[KIND], most=10))
+    await database.fetch(claim_ready("gone", 30, kinds=[KIND], most=10))
     await platform.rows("UPDATE outbox SET locked_until = now() - interval '1 s' RETURNING id")
     await platform.rows(
         "CREATE FUNCTION refuse() RETURNS trigger LANGUAGE plpgsql AS"
