@@ -18,6 +18,8 @@ from uuid import uuid4
 import structlog
 import structlog.tracebacks
 
+from infra.sampling import Sample
+
 if TYPE_CHECKING:
     from collections.abc import Iterator, MutableMapping
 
@@ -101,6 +103,7 @@ def configure_logging(settings: Settings, *, process: str, worker: str) -> None:
         processors=[
             structlog.stdlib.filter_by_level,
             *shared,
+            Sample(settings.log_success_sample),
             structlog.stdlib.ProcessorFormatter.wrap_for_formatter,
         ],
         logger_factory=structlog.stdlib.LoggerFactory(),
