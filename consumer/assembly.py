@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from typing import TYPE_CHECKING
 
 from consumer.acknowledger import Acknowledger
@@ -37,15 +38,18 @@ def assemble(
     health: Health,
     control: asyncio.Event | None = None,
     tell: Callable[[], None] = lambda: None,
+    clock: Callable[[], float] = time.monotonic,
 ) -> Consumer:
     """Give a consumer that is ready to run; it opens nothing by itself.
 
     ``control`` is set when some job was paused or ended by request; else the next extension of
     the leases finds out. ``tell`` is called when an outcome ended its job before the others had
-    theirs.
+    theirs. ``clock`` is the loop's own, by which this process knows its leases' ends.
     """
     intake = Intake(slots=settings.concurrency, prefetch_inputs=settings.prefetch_inputs)
-    leases = Leases(database, queue, lease_seconds=settings.lease_seconds, control=control)
+    leases = Leases(
+        database, queue, lease_seconds=settings.lease_seconds, control=control, clock=clock
+    )
     settler = Settler(
         database,
         worker=worker,

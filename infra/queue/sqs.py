@@ -46,7 +46,11 @@ class Delivery:
 
 
 class SqsQueue:
-    """Turns messages into claims; remembers the newest receipt of each claim that is held."""
+    """Turns messages into claims; remembers the newest receipt of each claim that is held.
+
+    A claim is (entry, epoch): the same entry may be claimed again before an earlier claim of it,
+    which was given back, is acknowledged.
+    """
 
     def __init__(
         self,
@@ -70,7 +74,7 @@ class SqsQueue:
         self._lease_seconds = lease_seconds
         self._wait_seconds = wait_seconds
         self._unknown_kind_delay_seconds = unknown_kind_delay_seconds
-        self._held: dict[int, Delivery] = {}
+        self._held: dict[tuple[int, int], Delivery] = {}
         self._empty_at_once = 0
 
     async def claim(self, most: int, stop: asyncio.Event) -> Sequence[Claim]:
@@ -99,7 +103,7 @@ class SqsQueue:
             raise
         claims = [Claim.from_row(row) for row in rows]
         for claim in claims:
-            self._held[claim.entry_id] = deliveries.pop(claim.entry_id)
+            self._held[_key(claim)] = deliveries.pop(claim.entry_id)
         try:
             await self._let_go(deliveries)
         except HaulageError as error:
@@ -163,17 +167,18 @@ class SqsQueue:
         if not deliveries:
             return
         rows = await self._database.fetch(let_go_of_entries(list(deliveries)))
-        busy = {row.id: float(row.lease_seconds) for row in rows}
+        busy = {row.id: row for row in rows}
         done: list[str] = []
         for entry_id, delivery in deliveries.items():
-            if entry_id not in busy:
+            row = busy.get(entry_id)
+            if row is None:
                 # Settled, or waiting in Postgres to be sent anew.
                 done.append(delivery.handle)
-            elif entry_id in self._held:
+            elif (entry_id, row.epoch) in self._held:
                 # Ours, delivered again: the newest handle is the one that deletes.
-                self._held[entry_id] = delivery
+                self._held[entry_id, row.epoch] = delivery
             else:
-                await self._hide([delivery], seconds=math.ceil(busy[entry_id]) + 1)
+                await self._hide([delivery], seconds=math.ceil(row.lease_seconds) + 1)
         log.info("message.duplicate", settled=len(done), in_other_hands=len(busy))
         await self._delete(done)
 
@@ -198,17 +203,17 @@ class SqsQueue:
 
     async def extend(self, claims: Sequence[Claim], lease_seconds: float) -> None:
         """Hide the messages of held claims for another lease, within SQS's twelve hours."""
-        held = [self._held[claim.entry_id] for claim in claims if claim.entry_id in self._held]
+        held = [self._held[_key(claim)] for claim in claims if _key(claim) in self._held]
         await self._hide(held, seconds=math.ceil(lease_seconds))
 
     async def acknowledge(self, claims: Sequence[Claim]) -> None:
         """Delete the messages; one that resists comes back and finds nothing left to do."""
-        held = [self._held.pop(claim.entry_id, None) for claim in claims]
+        held = [self._held.pop(_key(claim), None) for claim in claims]
         await self._delete([delivery.handle for delivery in held if delivery])
 
     def abandon(self, claim: Claim) -> None:
         """Forget the receipt, not the message: it comes again and finds the truth."""
-        self._held.pop(claim.entry_id, None)
+        self._held.pop(_key(claim), None)
 
     async def ping(self) -> None:
         """Return when the queue answers."""
@@ -274,6 +279,10 @@ class SqsQueue:
             else:
                 log.warning("message.not_deleted", messages=1, code=failed.get("Code"))
         return again
+
+
+def _key(claim: Claim) -> tuple[int, int]:
+    return claim.entry_id, claim.epoch
 
 
 def _storable(text: str) -> str:

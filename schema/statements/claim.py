@@ -122,7 +122,7 @@ WITH free AS MATERIALIZED (
     SET state = 'PENDING', sent_at = NULL, locked_by = NULL, locked_until = NULL
     FROM free WHERE o.id = free.id
 )
-SELECT id, greatest(0, extract(epoch FROM locked_until - now())) AS lease_seconds
+SELECT id, epoch, greatest(0, extract(epoch FROM locked_until - now())) AS lease_seconds
 FROM outbox WHERE id = ANY(CAST(:entry_ids AS bigint[])) AND state = 'CLAIMED'
 """
 )
@@ -251,7 +251,7 @@ def take_over_lapsed(worker: str, lease_seconds: float, *, most: int) -> TextCla
 
 
 def let_go_of_entries(entry_ids: Sequence[int]) -> TextClause:
-    """Make due again those that nobody claimed; rows of those in other hands (id, lease_seconds).
+    """Make due again those that nobody claimed; rows of those in hand: (id, epoch, lease_seconds).
 
     For entries that could not be claimed and whose messages are deleted afterwards.
     """

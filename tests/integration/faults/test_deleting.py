@@ -4,8 +4,10 @@ import asyncio
 
 from infra.database import Database
 from infra.queue.protocol import Claim
+from infra.queue.sqs import SqsQueue
 from infra.settle import Settlement, settle
 from schema.outcome import Backoff, Succeeded
+from schema.statements.claim import release_entries
 from tests.deliveries import Delivery
 from tests.integration.faults.stations import (
     log_lines,
@@ -28,6 +30,14 @@ async def settled(database: Database, claims: list[Claim]) -> None:
         jitter=lambda: 0.5,
     )
     assert all(line.accepted for line in lines)
+
+
+def handle_of(queue: SqsQueue, claim: Claim) -> str:
+    return queue._held[claim.entry_id, claim.epoch].handle
+
+
+async def given_back(database: Database, claim: Claim) -> None:
+    await database.fetch(release_entries([claim.entry_id], [claim.epoch], 0.0))
 
 
 async def test_what_a_batch_delete_leaves_behind_is_deleted_again(
@@ -93,10 +103,10 @@ async def test_a_message_that_came_again_is_deleted_by_its_newest_handle(
     await platform.submit(1)
     await station.deliver()
     (claim,) = await queue.claim(10, asyncio.Event())
-    old = queue._held[claim.entry_id].handle
+    old = handle_of(queue, claim)
     await make_visible(station, old)
     assert not await queue.claim(10, asyncio.Event())
-    assert queue._held[claim.entry_id].handle != old
+    assert handle_of(queue, claim) != old
     await settled(database, [claim])
     await queue.acknowledge([claim])
     assert waiting(stub, station) == 0
@@ -109,7 +119,7 @@ async def test_a_delete_with_an_old_handle_removes_nothing_and_the_redelivery_do
     job_id = await platform.submit(1)
     await station.deliver()
     (claim,) = await slow.claim(10, asyncio.Event())
-    await make_visible(station, slow._held[claim.entry_id].handle)
+    await make_visible(station, handle_of(slow, claim))
     assert station.sqs is not None
     again = await station.sqs.receive_message(QueueUrl=queue_url(station))
     await settled(database, [claim])
@@ -119,6 +129,41 @@ async def test_a_delete_with_an_old_handle_removes_nothing_and_the_redelivery_do
     assert not await other.claim(10, asyncio.Event())
     assert waiting(stub, station) == 0
     assert (await platform.job(job_id)).succeeded == 1
+
+
+async def test_forgetting_a_claim_that_was_given_back_leaves_the_next_claim_its_message(
+    station: Delivery, stub: SqsStub, platform: Platform, database: Database
+) -> None:
+    """The delete of the first may wait for others, while its entry is sent and claimed again."""
+    queue = sqs_queue(station)
+    await platform.submit(1)
+    await station.deliver()
+    (first,) = await queue.claim(10, asyncio.Event())
+    await given_back(database, first)
+    await station.deliver()
+    (second,) = await queue.claim(10, asyncio.Event())
+    await queue.acknowledge([first])
+    assert waiting(stub, station) == 1
+    await settled(database, [second])
+    await queue.acknowledge([second])
+    assert waiting(stub, station) == 0
+
+
+async def test_a_message_of_another_consumers_claim_is_not_taken_for_that_of_ones_earlier_claim(
+    station: Delivery, stub: SqsStub, platform: Platform, database: Database
+) -> None:
+    queue, other = sqs_queue(station), sqs_queue(station, "other")
+    await platform.submit(1)
+    await station.deliver()
+    (first,) = await queue.claim(10, asyncio.Event())
+    await given_back(database, first)
+    await station.deliver()
+    (second,) = await other.claim(10, asyncio.Event())
+    await make_visible(station, handle_of(other, second))
+    assert not await queue.claim(10, asyncio.Event())
+    await queue.acknowledge([first])
+    # The second message is left, for whoever carries the second claim.
+    assert list(stub.queue(queue_url(station)).messages) == [2]
 
 
 async def test_a_refused_delete_does_not_end_the_consumer(
@@ -160,7 +205,7 @@ async def test_extending_a_message_that_is_gone_harms_nobody(
     await station.deliver()
     claims = await queue.claim(10, asyncio.Event())
     assert station.sqs is not None
-    gone = queue._held[claims[0].entry_id].handle
+    gone = handle_of(queue, claims[0])
     await station.sqs.delete_message(QueueUrl=queue_url(station), ReceiptHandle=gone)
     with log_lines() as lines:
         await queue.extend(claims, 30)
