@@ -50,6 +50,10 @@ sql: override export Q := $(value Q)
 doctor: .venv/complete ## Prove the invariants on the database that is set (JOB=key: one job)
 	$(python) -m dispatcher.doctor $(if $(JOB),--job $(JOB))
 
+.PHONY: story
+story: .venv/complete ## Tell what happened (JOB=key, INPUT=n: one input of it; or ID=correlation id)
+	@$(python) -m api.story $(if $(INPUT),--input $(INPUT)) -- "$${JOB:-$${ID:?say of what: JOB=key or ID=correlation id}}"
+
 .PHONY: test check fmt bench
 test: .venv/complete ## Run every test
 	$(python) -m pytest

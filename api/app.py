@@ -18,6 +18,7 @@ from api.parked import Parked
 from api.redrives import Redrives
 from api.resource import Resource, nothing_here
 from api.submit import Submitter
+from api.timelines import Timelines
 from infra.telemetry.instruments import SILENT
 
 if TYPE_CHECKING:
@@ -63,11 +64,14 @@ def build_app(
     control = Control(database, notifier, fields)
     redrives = Redrives(database, notifier, fields, kinds=kinds)
     letters, parked = DeadLetters(database), Parked(database, notifier, fields)
+    timelines = Timelines(database)
     behind_keys: dict[str, dict[str, Handler]] = {
         "/jobs": {"GET": jobs.list_all, "POST": jobs.submit},
         "/jobs/{jobId}": {"GET": jobs.show},
         "/jobs/{jobId}/inputs": {"GET": jobs.list_inputs},
         "/jobs/{jobId}/inputs/{ordinal}": {"GET": History(database).show},
+        "/jobs/{jobId}/timeline": {"GET": timelines.of_job},
+        "/correlations/{correlationId}": {"GET": timelines.of_correlation},
         **{
             f"/jobs/{{jobId}}/{name}": {"POST": handler}
             for name, handler in control.handlers().items()
@@ -111,4 +115,5 @@ def _health(path: str, check: Callable[[Request], Awaitable[Response]]) -> Resou
 
 
 def _route(path: str, resource: Resource) -> Route:
-    return Route(path, endpoint=resource)
+    # A correlation id may hold slashes, escaped or not.
+    return Route(path.replace("{correlationId}", "{correlationId:path}"), endpoint=resource)

@@ -182,24 +182,28 @@ def _log(lease: Lease, line: Settled) -> None:
     settlement, verdict = line.settlement, line.verdict
     if line.accepted and verdict.error_class is None:
         return
-    event = "input.failed" if line.accepted else "input.refused_late"
-    write = log.warning
+    about: dict[str, object] = {
+        "job": settlement.claim.job_key,
+        "ordinal": settlement.input.ordinal,
+        "kind": settlement.claim.kind,
+        "status": verdict.status.value,
+        "attempt": settlement.input.attempts + 1,
+        "max_attempts": settlement.claim.max_attempts,
+        "error_class": verdict.error_class,
+        "error": verdict.error_message,
+        "retry_in_seconds": None
+        if verdict.delay_seconds is None
+        else round(verdict.delay_seconds, 1),
+        "correlation_id": settlement.claim.trace.correlation_id,
+    }
     if line.accepted and verdict.status is InputStatus.NOT_FOUND:
         # A normal outcome, and of whole jobs at times.
-        event, write = "input.not_found", log.debug
+        log.debug("input.not_found", **about)
+        return
+    tell_failure(lease, line)
+    if not line.accepted:
+        log.warning("input.refused_late", **about)
+    elif verdict.status is InputStatus.DLQ:
+        log.error("input.failed", **about)
     else:
-        tell_failure(lease, line)
-        write = log.error if verdict.status is InputStatus.DLQ else write
-    write(
-        event,
-        job=settlement.claim.job_key,
-        ordinal=settlement.input.ordinal,
-        kind=settlement.claim.kind,
-        status=verdict.status.value,
-        attempt=settlement.input.attempts + 1,
-        max_attempts=settlement.claim.max_attempts,
-        error_class=verdict.error_class,
-        error=verdict.error_message,
-        retry_in_seconds=None if verdict.delay_seconds is None else round(verdict.delay_seconds, 1),
-        correlation_id=settlement.claim.trace.correlation_id,
-    )
+        log.warning("input.failed", **about)

@@ -142,6 +142,9 @@ class Settings(BaseModel):
     # Logs.
     log_format: Literal["auto", "json", "console"] = "auto"
     log_level: Literal["debug", "info", "warning", "error"] = "info"
+    log_success_sample: float = Field(
+        default=1.0, ge=0, le=1, description="Share of correlation ids whose successes are logged"
+    )
 
     # Traces and metrics; where they go is said by OpenTelemetry's own variables, `OTEL_…`.
     trace_runs: bool = Field(default=False, description="A span for each run of a processor")

@@ -17,6 +17,7 @@ from uuid import uuid4
 import structlog
 import structlog.tracebacks
 
+from infra.sampling import Sample
 from infra.telemetry.redaction import CUT, TEXT_LIMIT, redact, redact_event
 
 if TYPE_CHECKING:
@@ -86,6 +87,7 @@ def configure_logging(settings: Settings, *, process: str, worker: str) -> None:
         processors=[
             structlog.stdlib.filter_by_level,
             *shared,
+            Sample(settings.log_success_sample),
             structlog.stdlib.ProcessorFormatter.wrap_for_formatter,
         ],
         logger_factory=structlog.stdlib.LoggerFactory(),
