@@ -47,8 +47,9 @@ sql: .venv/complete ## Run one statement: make sql Q="select 1"
 sql: override export Q := $(value Q)
 
 .PHONY: doctor
-doctor: .venv/complete ## Prove the invariants on the database that is set (JOB=key: one job)
-	$(python) -m dispatcher.doctor $(if $(JOB),--job $(JOB))
+doctor: .venv/complete ## Prove the invariants on DATABASE_URL, or the local stack (JOB=key: one job)
+	@[ -n "$$DATABASE_URL" ] || [ ! -f .local/env ] || . .local/env; \
+		$(python) -m dispatcher.doctor $(if $(JOB),--job $(JOB))
 
 .PHONY: story
 story: .venv/complete ## Tell what happened (JOB=key, INPUT=n: one input of it; or ID=correlation id)

@@ -110,7 +110,7 @@ class Reaper:
         lapsed = Lapsed(claim.previous_worker or "unknown")
         settled = await settle(
             self._database,
-            self._worker,
+            lapsed.worker,
             [Settlement(claim, input_, lapsed, None) for input_ in claim.inputs],
             backoffs=self._backoffs,
             jitter=random.random,

@@ -174,12 +174,11 @@ def _print_ways_in(values: Mapping[str, str]) -> None:
 
 def _logs(stack: Stack) -> int:
     logs = sorted((stack.folder / "logs").glob("*.log"))
-    if not logs:
-        print("No logs yet; `make up` or `make demo` makes some.")
-        return 0
-    # Ctrl-C ends tail; we only take a note of it.
-    follow = ["tail", "-n", "20", "-F", *[_relative(str(log)) for log in logs]]
-    subprocess.run(follow, check=False)
+    stack.interruption.check()
+    if logs:
+        # It takes this process over, and hears whatever ends it.
+        os.execvp("tail", ["tail", "-n", "20", "-F", *[_relative(str(log)) for log in logs]])
+    print("No logs yet; `make up` or `make demo` makes some.")
     return 0
 
 

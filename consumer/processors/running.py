@@ -147,7 +147,8 @@ def _check_number(outcomes: Sequence[Outcome], works: Sequence[Work]) -> None:
 
 def _told(error: Exception, claim: Claim, inputs: Sequence[ClaimedInput]) -> Outcome:
     if not is_expected(error):
-        log.error(
+        # Whether it is tried again is decided later: what gives up is told as an error there.
+        log.warning(
             "processor.failed",
             kind=claim.kind,
             job=claim.job_key,

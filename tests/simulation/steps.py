@@ -14,7 +14,7 @@ MOST_CALLS = 30
 _MOST_CONSUMERS = 3
 _MOST_JOBS = 8
 _DELAY_SECONDS = 90
-_DUTIES = ("reaper", "resender", "finalizer", "expirer", "sweeper", "redriver", "drain")
+_DUTIES = ("reaper", "promoter", "resender", "finalizer", "expirer", "sweeper", "redriver", "drain")
 _CLOCK = (1, 6, LEASE_SECONDS / 3 + 1, LEASE_SECONDS + 1, 130, 400)
 
 
