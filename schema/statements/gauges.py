@@ -12,24 +12,27 @@ import sqlalchemy as sa
 if TYPE_CHECKING:
     from sqlalchemy.sql.elements import TextClause
 
+# What the relay puts off is due all the same: while SQS is away nothing would ever grow old.
+_IS_DUE = "(available_at <= now() OR relay_attempts > 0)"
+_SINCE = "CASE WHEN relay_attempts > 0 THEN least(available_at, turn_at) ELSE available_at END"
+
 # The row without a kind is the total: consumers work on several kinds, and count once. What is due
 # later is passed over, and does not use up the limit. In the order of their making the oldest are
 # among those that are looked at, however many there are. Of events, that with the next turn stands
 # for what waits longest.
 _BACKLOG = sa.text(
-    """
+    f"""
 WITH live AS MATERIALIZED (
-    SELECT kind, unfinished, locked_by, available_at,
+    SELECT kind, unfinished, locked_by, {_SINCE} AS since,
            state = 'CLAIMED' AND locked_until > now() AS is_leased,
            state <> 'CLAIMED' AS is_ready, state = 'PENDING' AS is_unsent
     FROM outbox
-    WHERE type = 'inputs' AND (state = 'CLAIMED'
-                               OR state IN ('PENDING', 'SENT') AND available_at <= now())
+    WHERE type = 'inputs' AND (state = 'CLAIMED' OR state IN ('PENDING', 'SENT') AND {_IS_DUE})
     ORDER BY id
     LIMIT CAST(:most AS integer)
 ), event AS MATERIALIZED (
-    SELECT available_at FROM outbox
-    WHERE state = 'PENDING' AND type = 'event' AND available_at <= now()
+    SELECT {_SINCE} AS since FROM outbox
+    WHERE state = 'PENDING' AND type = 'event' AND {_IS_DUE}
     ORDER BY priority DESC, available_at, id
     LIMIT 1
 )
@@ -40,10 +43,10 @@ SELECT l.kind, count(*) AS looked_at,
        count(DISTINCT locked_by) FILTER (WHERE is_leased) AS busy_consumers,
        (sum(unfinished * p.input_ms) FILTER (WHERE is_ready) / 1000)::double precision
            AS work_seconds,
-       coalesce(extract(epoch FROM now() - min(available_at) FILTER (WHERE is_ready)), 0)
+       greatest(0, extract(epoch FROM now() - min(since) FILTER (WHERE is_ready)))
            ::double precision AS runnable_seconds,
-       coalesce(extract(epoch FROM now() - least(min(available_at) FILTER (WHERE is_unsent),
-                                                 (SELECT available_at FROM event))), 0)
+       greatest(0, extract(epoch FROM now() - least(min(since) FILTER (WHERE is_unsent),
+                                                    (SELECT since FROM event))))
            ::double precision AS unsent_seconds
 FROM live l LEFT JOIN kind_pace p ON p.kind = l.kind
 GROUP BY GROUPING SETS ((l.kind), ())

@@ -157,6 +157,20 @@ async def test_beyond_the_limit_the_oldest_is_still_seen(
     assert 100 <= backlog.runnable_seconds < 200
 
 
+async def test_what_the_relay_puts_off_grows_older(database: Database, platform: Platform) -> None:
+    job_id = await platform.submit(1)
+    await platform.rows(
+        "UPDATE outbox SET turn_at = now() - interval '100 seconds', relay_attempts = 3,"
+        " available_at = now() + interval '30 seconds', deferred = true WHERE job_id = :id"
+        " RETURNING id",
+        id=job_id,
+    )
+    backlog = await measure(database)
+    assert backlog.total.ready_entries == 1
+    assert 100 <= backlog.unsent_seconds < 200
+    assert 100 <= backlog.runnable_seconds < 200
+
+
 async def test_an_event_that_waits_is_unsent_but_no_work(
     database: Database, platform: Platform
 ) -> None:
