@@ -51,6 +51,10 @@ doctor: .venv/complete ## Prove the invariants on DATABASE_URL, or the local sta
 	@[ -n "$$DATABASE_URL" ] || [ ! -f .local/env ] || . .local/env; \
 		$(python) -m dispatcher.doctor $(if $(JOB),--job $(JOB))
 
+.PHONY: story
+story: .venv/complete ## Tell what happened (JOB=key, INPUT=n: one input of it; or ID=correlation id)
+	@$(python) -m api.story $(if $(INPUT),--input $(INPUT)) -- "$${JOB:-$${ID:?say of what: JOB=key or ID=correlation id}}"
+
 .PHONY: test check fmt bench
 test: .venv/complete ## Run every test
 	$(python) -m pytest

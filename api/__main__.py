@@ -8,11 +8,13 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from api.app import build_app
+from infra.backlog import Scaling
 from infra.database import Database
 from infra.http import Health, serve_http
 from infra.kinds import load_kinds
 from infra.migrate import check_at_head
 from infra.process import run
+from infra.telemetry.opening import open_instruments
 from infra.wakeup import Notifier
 
 if TYPE_CHECKING:
@@ -22,18 +24,38 @@ if TYPE_CHECKING:
 async def serve(settings: Settings, worker: str, stop: asyncio.Event) -> None:
     """Serve until ``stop``, then finish the open requests; Postgres may come and go meanwhile."""
     kinds = load_kinds(settings.kinds, settings.kind_policies)
-    async with Database.from_settings(settings, name=f"haulage api {worker}") as database:
+    async with (
+        open_instruments(
+            settings, process="api", worker=worker, is_exposed=settings.api_prometheus
+        ) as instruments,
+        Database.from_settings(
+            settings, name=f"haulage api {worker}", metrics=instruments.metrics
+        ) as database,
+    ):
         notifier = Notifier(database, enabled=settings.notify)
         health = Health(
             settings.liveness_timeout_seconds,
             stop=stop,
             checks={"database": database.ping, "migrations": partial(check_at_head, database)},
         )
-        app = build_app(settings, database=database, notifier=notifier, kinds=kinds, health=health)
+        health.pages["/scaling"] = Scaling(database, concurrency=settings.concurrency).page
+        health.expose(instruments.exposition)
+        app = build_app(
+            settings,
+            database=database,
+            notifier=notifier,
+            kinds=kinds,
+            health=health,
+            instruments=instruments,
+        )
         async with asyncio.TaskGroup() as group:
-            notifying = group.create_task(notifier.run(), name="notifier")
+            side = [
+                group.create_task(notifier.run(), name="notifier"),
+                group.create_task(instruments.metrics.watch_loop(), name="loop lag"),
+            ]
             await serve_http(app, host=settings.api_host, port=settings.api_port, stop=stop)
-            notifying.cancel()
+            for task in side:
+                task.cancel()
 
 
 if __name__ == "__main__":

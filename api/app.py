@@ -18,6 +18,8 @@ from api.parked import Parked
 from api.redrives import Redrives
 from api.resource import Resource, nothing_here
 from api.submit import Submitter
+from api.timelines import Timelines
+from infra.telemetry.instruments import SILENT
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Mapping
@@ -31,10 +33,13 @@ if TYPE_CHECKING:
     from infra.database import Database
     from infra.http import Health
     from infra.settings import Settings
+    from infra.telemetry.instruments import Instruments
     from infra.wakeup import Notifier
     from schema.kinds import Kind
 
 PREFIX = "/api"
+# Asked every few seconds by whatever watches the process: no events worth a line or a span.
+_PROBES = ("/livez", "/readyz", "/scaling", "/metrics")
 
 
 def build_app(
@@ -44,19 +49,29 @@ def build_app(
     notifier: Notifier,
     kinds: Mapping[str, Kind],
     health: Health,
+    instruments: Instruments = SILENT,
 ) -> ASGIApp:
     """Put the application together; it opens nothing and starts nothing by itself."""
     keys, fields = Keys(database), FieldsReader()
     submitter = Submitter(database, notifier, copy_from_inputs=settings.copy_from_inputs)
-    jobs = Jobs(settings, database=database, submitter=submitter, kinds=kinds)
+    jobs = Jobs(
+        settings,
+        database=database,
+        submitter=submitter,
+        kinds=kinds,
+        tracing=instruments.tracing,
+    )
     control = Control(database, notifier, fields)
     redrives = Redrives(database, notifier, fields, kinds=kinds)
     letters, parked = DeadLetters(database), Parked(database, notifier, fields)
+    timelines = Timelines(database)
     behind_keys: dict[str, dict[str, Handler]] = {
         "/jobs": {"GET": jobs.list_all, "POST": jobs.submit},
         "/jobs/{jobId}": {"GET": jobs.show},
         "/jobs/{jobId}/inputs": {"GET": jobs.list_inputs},
         "/jobs/{jobId}/inputs/{ordinal}": {"GET": History(database).show},
+        "/jobs/{jobId}/timeline": {"GET": timelines.of_job},
+        "/correlations/{correlationId}": {"GET": timelines.of_correlation},
         **{
             f"/jobs/{{jobId}}/{name}": {"POST": handler}
             for name, handler in control.handlers().items()
@@ -80,19 +95,25 @@ def build_app(
         ),
         _route("/livez", _health("/livez", health.livez)),
         _route("/readyz", _health("/readyz", health.readyz)),
+        *(_route(path, _health(path, page)) for path, page in health.pages.items()),
     ]
     under_prefix = Router(routes, redirect_slashes=False, default=nothing_here)
     both = [*routes, Mount(PREFIX, app=under_prefix)]
-    return Edge(Router(both, redirect_slashes=False, default=nothing_here))
+    router = Router(both, redirect_slashes=False, default=nothing_here)
+    return Edge(
+        router,
+        instruments,
+        unseen={f"{prefix}{path}" for prefix in ("", PREFIX) for path in _PROBES},
+    )
 
 
 def _health(path: str, check: Callable[[Request], Awaitable[Response]]) -> Resource:
     async def answer(request: Request, _exchange: Exchange) -> Response:
         return await check(request)
 
-    # Asked every few seconds by whatever watches the process: not an event worth a line.
     return Resource(path, {"GET": answer}, keys=None, is_logged=False)
 
 
 def _route(path: str, resource: Resource) -> Route:
-    return Route(path, endpoint=resource)
+    # A correlation id may hold slashes, escaped or not.
+    return Route(path.replace("{correlationId}", "{correlationId:path}"), endpoint=resource)

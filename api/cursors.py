@@ -11,7 +11,9 @@ from http import HTTPStatus
 from typing import TYPE_CHECKING
 from uuid import UUID
 
+from api.chronicle import Bookmark
 from api.problems import BadField, Problem
+from schema.statements.story import Place
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -25,6 +27,7 @@ _JOB = struct.Struct(">q16s")
 _ORDINAL = struct.Struct(">i")
 _LETTER = struct.Struct(">q16si")
 _ROW = struct.Struct(">Bq")
+_STEP = struct.Struct(">q16sqBiq")
 
 
 class CursorOf:
@@ -87,6 +90,22 @@ class CursorOf:
         if part >= parts:
             raise _foreign()
         return part, row_id
+
+    def after_step(self, mark: Bookmark) -> str:
+        """Point behind a step of a story."""
+        at, rank, ordinal, n = mark.place
+        begun = (mark.requested_at - _EPOCH) // _MICROSECOND
+        happened = (at - _EPOCH) // _MICROSECOND
+        return self._encode(_STEP.pack(begun, mark.job_id.bytes, happened, rank, ordinal, n))
+
+    def step(self, cursor: str) -> Bookmark:
+        """Read what ``after_step`` wrote for this very story; refuse all else."""
+        try:
+            begun, job_id, happened, rank, ordinal, n = _STEP.unpack(self._decode(cursor))
+            place = Place(_EPOCH + happened * _MICROSECOND, rank, ordinal, n)
+            return Bookmark(_EPOCH + begun * _MICROSECOND, UUID(bytes=job_id), place)
+        except (struct.error, OverflowError):
+            raise _foreign() from None
 
     def _check(self, place: bytes) -> bytes:
         return hashlib.sha256(self._list + place).digest()[:_CHECK_BYTES]

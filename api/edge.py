@@ -13,13 +13,23 @@ from starlette.requests import ClientDisconnect
 
 from api.exchange import Exchange
 from api.problems import Problem, unavailable
-from api.tracing import read_trace
+from api.tracing import begun, read_trace
 from infra.retry import sqlstate
-from infra.telemetry import traced
+from infra.telemetry import names
+from infra.telemetry.instruments import SILENT
+from infra.telemetry.logs import traced
+from infra.telemetry.tracing import OFF, continued, mark_failed
 from schema.errors import Unavailable
 
 if TYPE_CHECKING:
+    from collections.abc import Collection
+    from contextlib import AbstractContextManager
+
+    from opentelemetry.trace import Span
     from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+    from infra.telemetry.instruments import Instruments
+    from schema.message import Trace
 
 log: structlog.stdlib.BoundLogger = structlog.get_logger(__name__)
 
@@ -38,22 +48,53 @@ _SECURITY_HEADERS = {
 class Edge:
     """Wraps the whole application; whatever happens inside, the client gets an answer."""
 
-    def __init__(self, app: ASGIApp) -> None:
+    def __init__(
+        self,
+        app: ASGIApp,
+        instruments: Instruments = SILENT,
+        *,
+        unseen: Collection[str] = (),
+    ) -> None:
         self._app = app
+        self._instruments = instruments
+        self._unseen = frozenset(unseen)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Serve one request."""
         if scope["type"] == "websocket":
             await send({"type": "websocket.close", "code": 1000})
             return
-        exchange = Exchange(read_trace(Headers(scope=scope)))
-        exchange.attach(scope)
-        with traced(exchange.trace):
-            began = time.perf_counter()
-            try:
-                await self._serve(exchange, scope, receive, send)
-            finally:
-                _write(exchange, scope, time.perf_counter() - began)
+        trace = read_trace(Headers(scope=scope))
+        with self._span(trace, scope) as span:
+            exchange = Exchange(begun(continued(trace, span)))
+            exchange.attach(scope)
+            with traced(exchange.trace):
+                began = time.perf_counter()
+                try:
+                    await self._serve(exchange, scope, receive, send)
+                finally:
+                    seconds = time.perf_counter() - began
+                    _write(exchange, scope, seconds)
+                    if scope["path"] not in self._unseen:
+                        self._instruments.metrics.request(
+                            method=scope["method"],
+                            route=exchange.route,
+                            status=exchange.status,
+                            seconds=seconds,
+                        )
+                    _describe(span, exchange, scope["method"])
+
+    def _span(self, trace: Trace, scope: Scope) -> AbstractContextManager[Span]:
+        tracing = OFF if scope["path"] in self._unseen else self._instruments.tracing
+        return tracing.serving(
+            trace,
+            name=scope["method"],
+            attributes={
+                names.HTTP_METHOD: scope["method"],
+                names.URL_PATH: scope["path"],
+                names.URL_SCHEME: scope["scheme"],
+            },
+        )
 
     async def _serve(self, exchange: Exchange, scope: Scope, receive: Receive, send: Send) -> None:
         async def counting_receive() -> Message:
@@ -109,6 +150,23 @@ def _problem(error: Exception) -> Problem:
         "internal",
         "an unexpected error; the correlation id finds it in the logs",
     )
+
+
+def _describe(span: Span, exchange: Exchange, method: str) -> None:
+    """Say what is known of a request once it is answered."""
+    if not span.is_recording():
+        return
+    if exchange.route is not None:
+        span.update_name(f"{method} {exchange.route}")
+        span.set_attribute(names.HTTP_ROUTE, exchange.route)
+    if exchange.status is not None:
+        span.set_attribute(names.HTTP_STATUS, exchange.status)
+        if exchange.status >= HTTPStatus.INTERNAL_SERVER_ERROR:
+            mark_failed(span, str(exchange.status), "")
+    if exchange.caller is not None:
+        span.set_attribute(names.OWNER, exchange.caller.owner)
+    if exchange.job is not None:
+        span.set_attribute(names.JOB_KEY, exchange.job)
 
 
 def _write(exchange: Exchange, scope: Scope, seconds: float) -> None:

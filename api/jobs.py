@@ -17,7 +17,9 @@ from api.problems import BadField, Problem
 from api.queries import OWNER, Query
 from api.submission import BadSubmission, Limits, Submission, read_submission
 from api.views import input_document, job_document, summary_document
-from infra.telemetry import CORRELATION_ID
+from infra.telemetry import names
+from infra.telemetry.logs import CORRELATION_ID
+from infra.telemetry.tracing import OFF, continued
 from schema.lifecycle import InputStatus, JobStatus
 from schema.statements.read import (
     JobFilter,
@@ -38,6 +40,7 @@ if TYPE_CHECKING:
     from api.submit import Submitter
     from infra.database import Database
     from infra.settings import Settings
+    from infra.telemetry.tracing import Attributes, Tracing
     from schema.kinds import Kind
 
 # How many rows a page may look at for a filter that no index serves.
@@ -58,7 +61,9 @@ class Jobs:
         database: Database,
         submitter: Submitter,
         kinds: Mapping[str, Kind],
+        tracing: Tracing = OFF,
     ) -> None:
+        self._tracing = tracing
         self._database = database
         self._submitter = submitter
         self._kinds = kinds
@@ -83,12 +88,19 @@ class Jobs:
             # From here on only the checked inputs are needed.
             body.clear()
             exchange.inputs = len(submission.bodies)
-            accepted = await self._submitter.accept(
-                submission,
-                caller=exchange.known_caller,
-                trace=exchange.trace,
-                idempotency_key=idempotency_key,
-            )
+            about: Attributes = {
+                names.KIND: submission.kind.name,
+                names.INPUTS: len(submission.bodies),
+            }
+            with self._tracing.inside(names.SUBMIT, exchange.trace, attributes=about) as span:
+                accepted = await self._submitter.accept(
+                    submission,
+                    caller=exchange.known_caller,
+                    trace=continued(exchange.trace, span),
+                    idempotency_key=idempotency_key,
+                )
+                span.set_attribute(names.JOB_KEY, accepted.key)
+                span.set_attribute(names.REPLAYED, accepted.replayed)
         exchange.job, exchange.replayed = accepted.key, accepted.replayed
         headers = {"Location": f"{base(request)}/jobs/{accepted.key}"}
         if accepted.replayed:

@@ -16,6 +16,7 @@ from api.openapi_shared import (
     problem_responses,
     shared_parameters,
 )
+from api.openapi_story import STORY_ANSWERS, story_paths
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -23,7 +24,14 @@ if TYPE_CHECKING:
     from infra.settings import Settings
     from schema.kinds import Kind
 
-_ANSWERS = (models.JobAccepted, models.Job, models.JobPage, models.InputPage, *LIFECYCLE_ANSWERS)
+_ANSWERS = (
+    models.JobAccepted,
+    models.Job,
+    models.JobPage,
+    models.InputPage,
+    *LIFECYCLE_ANSWERS,
+    *STORY_ANSWERS,
+)
 # In the sample data of the local stack, so that it can be tried as it stands.
 _EXAMPLE = {
     "inputs": [
@@ -139,6 +147,7 @@ def _paths(settings: Settings) -> dict[str, Any]:
         "/jobs": {"post": submit, "get": listing},
         "/jobs/{jobId}": {"get": show},
         "/jobs/{jobId}/inputs": {"get": inputs},
+        **story_paths(),
         **lifecycle_paths(),
         **{path: {"get": _open(*about)} for path, about in _OPEN.items()},
     }

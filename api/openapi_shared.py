@@ -127,6 +127,10 @@ def shared_parameters(kinds: Mapping[str, Kind]) -> dict[str, Any]:
     parameters = {parameter["name"]: parameter for parameter in listed}
     parameters["letterKind"] = query("kind", text, "Letters of this kind")
     parameters["letterJob"] = query("jobId", key, "Letters of this job")
+    one = {"type": "integer", "minimum": 0, "maximum": 999_999_999}
+    parameters["inputOrdinal"] = query("ordinal", one, "Only what happened to this input")
+    correlation = {"type": "string", "pattern": "^[A-Za-z0-9._:/+=@-]{1,128}$"}
+    parameters["correlation"] = path("correlationId", correlation, "order-42")
     parameters["inputStatus"] = query("status", several(list(InputStatus)), "Repeat for several")
     return parameters
 

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 from uuid import UUID
 
 from api.problems import Problem, not_found
+from infra.telemetry.logs import CORRELATION_ID
 
 if TYPE_CHECKING:
     from starlette.requests import Request
@@ -35,6 +36,14 @@ def ordinal(request: Request) -> int:
     if number is None:
         raise no_input()
     return number
+
+
+def correlation_id(request: Request) -> str:
+    """Give the correlation id; it may hold slashes."""
+    text = str(request.path_params["correlationId"])
+    if not CORRELATION_ID.fullmatch(text):
+        raise no_correlation()
+    return text
 
 
 def row_id(request: Request, what: str) -> int:
@@ -71,6 +80,11 @@ def no_input() -> Problem:
 def no_redrive() -> Problem:
     """Make the 404 of a redrive."""
     return not_found("there is no such redrive")
+
+
+def no_correlation() -> Problem:
+    """Make the 404 of a correlation id."""
+    return not_found("there is no job of this correlation id")
 
 
 def _number(text: str, largest: int) -> int | None:

@@ -129,6 +129,7 @@ class Redrives:
                 requested_by=caller.owner,
                 owner_id=owner_id,
                 chunks=self._chunks,
+                origin=exchange.trace.traceparent,
             )
             return matched, progress
 

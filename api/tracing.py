@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import re
 import secrets
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from infra.telemetry import accept_correlation_id
+from infra.telemetry.logs import accept_correlation_id
 from schema.message import Trace
 
 if TYPE_CHECKING:
@@ -29,7 +30,7 @@ _BAGGAGE_BYTES = 8_192
 
 
 def read_trace(headers: Headers) -> Trace:
-    """Give the request's trace: the client's where it is well formed, else a new one of ours."""
+    """Give the client's trace where it is well formed; at least it has a correlation id."""
     correlation_ids = headers.getlist("x-correlation-id")
     correlation_id = accept_correlation_id(
         correlation_ids[0] if len(correlation_ids) == 1 else None
@@ -43,17 +44,19 @@ def read_trace(headers: Headers) -> Trace:
         state = read_tracestate(",".join(headers.getlist("tracestate")))
     return Trace(
         correlation_id=correlation_id,
-        traceparent=traceparent or new_traceparent(),
+        traceparent=traceparent,
         tracestate=state,
         baggage=read_baggage(",".join(headers.getlist("baggage"))),
     )
 
 
-def new_traceparent() -> str:
-    """Start a new, sampled trace."""
+def begun(trace: Trace) -> Trace:
+    """Begin a trace where neither the client nor a span of ours has: a job always has one."""
+    if trace.traceparent is not None:
+        return trace
     trace_id = secrets.randbits(128) or 1
     span_id = secrets.randbits(64) or 1
-    return f"00-{trace_id:032x}-{span_id:016x}-01"
+    return replace(trace, traceparent=f"00-{trace_id:032x}-{span_id:016x}-01")
 
 
 def read_traceparent(header: str) -> str | None:

@@ -12,6 +12,7 @@ from consumer.processors.loading import load_runners
 from consumer.processors.protocol import Resources
 from consumer.processors.resources import open_storage
 from consumer.watchdog import Watchdog
+from infra.backlog import Scaling
 from infra.clients import Clients
 from infra.database import Database
 from infra.http import Health, serve_health
@@ -21,6 +22,7 @@ from infra.process import run
 from infra.queue.outbox import OutboxQueue
 from infra.queue.sqs import SqsQueue
 from infra.retry import wait_until_available
+from infra.telemetry.opening import open_instruments
 from infra.wakeup import Listener, Notifier
 from schema.errors import Misconfigured
 
@@ -29,6 +31,7 @@ if TYPE_CHECKING:
 
     from infra.queue.protocol import Queue
     from infra.settings import Settings
+    from infra.telemetry.instruments import Instruments
 
 
 async def serve(settings: Settings, worker: str, stop: asyncio.Event) -> None:
@@ -38,13 +41,28 @@ async def serve(settings: Settings, worker: str, stop: asyncio.Event) -> None:
     )
     health = Health(settings.liveness_timeout_seconds, stop=stop)
     async with AsyncExitStack() as stack:
-        database = await stack.enter_async_context(
-            Database.from_settings(settings, name=f"haulage consumer {worker}")
+        instruments = await stack.enter_async_context(
+            open_instruments(
+                settings,
+                process="consumer",
+                worker=worker,
+                is_exposed=settings.is_exposed_beside_health,
+            )
         )
+        database = await stack.enter_async_context(
+            Database.from_settings(
+                settings, name=f"haulage consumer {worker}", metrics=instruments.metrics
+            )
+        )
+        scaling = Scaling(database, concurrency=settings.concurrency)
+        health.pages["/scaling"] = scaling.page
+        health.expose(instruments.exposition)
         clients = Clients(settings)
         listener = Listener(settings, name=f"haulage consumer {worker}")
         notifier = Notifier(database, enabled=settings.notify)
-        queue = await _queue(settings, worker, database, clients, listener, kinds, stack)
+        queue = await _queue(
+            settings, worker, database, clients, listener, kinds, instruments, stack
+        )
         health.checks |= {"database": lambda: check_at_head(database), "queue": queue.ping}
         storage = await stack.enter_async_context(open_storage(settings))
         if storage is not None:
@@ -63,6 +81,7 @@ async def serve(settings: Settings, worker: str, stop: asyncio.Event) -> None:
             background = [
                 group.create_task(watchdog.run(), name="watchdog"),
                 group.create_task(listener.run(), name="listener"),
+                group.create_task(instruments.metrics.watch_loop(), name="loop lag"),
                 group.create_task(notifier.run(), name="notifier"),
             ]
             if await wait_until_available("database", lambda: check_at_head(database), stop):
@@ -79,8 +98,10 @@ async def serve(settings: Settings, worker: str, stop: asyncio.Event) -> None:
                     stop,
                     health=health,
                     control=listener.controls(),
+                    instruments=instruments,
                     tell=notifier.notify_control,
                 )
+                scaling.mine = consumer.load
                 await consumer.run(stop)
             drained.set()
             for task in background:
@@ -94,6 +115,7 @@ async def _queue(
     clients: Clients,
     listener: Listener,
     kinds: Collection[str],
+    instruments: Instruments,
     stack: AsyncExitStack,
 ) -> Queue:
     """Build the delivery of the chosen mode: the one place that knows it."""
@@ -105,6 +127,7 @@ async def _queue(
             kinds=list(kinds),
             lease_seconds=settings.lease_seconds,
             poll_floor_seconds=settings.poll_floor_seconds,
+            instruments=instruments,
         )
     if settings.queue_url is None:
         raise Misconfigured("CONSUMER_MODE=sqs-consumer needs HAULAGE_QUEUE_URL")
@@ -118,6 +141,7 @@ async def _queue(
         lease_seconds=settings.lease_seconds,
         wait_seconds=settings.receive_wait_seconds,
         unknown_kind_delay_seconds=settings.unknown_kind_delay_seconds,
+        instruments=instruments,
     )
 
 

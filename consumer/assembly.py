@@ -12,7 +12,9 @@ from consumer.lease import Leases
 from consumer.loop import Consumer
 from consumer.pace import Paces
 from consumer.settler import Settler
+from consumer.telling import show_intake
 from consumer.work import Workshop
+from infra.telemetry.instruments import SILENT
 
 if TYPE_CHECKING:
     import asyncio
@@ -23,6 +25,7 @@ if TYPE_CHECKING:
     from infra.http import Health
     from infra.queue.protocol import Queue
     from infra.settings import Settings
+    from infra.telemetry.instruments import Instruments
     from schema.kinds import Kind
 
 
@@ -37,6 +40,7 @@ def assemble(
     *,
     health: Health,
     control: asyncio.Event | None = None,
+    instruments: Instruments = SILENT,
     tell: Callable[[], None] = lambda: None,
     clock: Callable[[], float] = time.monotonic,
 ) -> Consumer:
@@ -48,7 +52,12 @@ def assemble(
     """
     intake = Intake(slots=settings.concurrency, prefetch_inputs=settings.prefetch_inputs)
     leases = Leases(
-        database, queue, lease_seconds=settings.lease_seconds, control=control, clock=clock
+        database,
+        queue,
+        lease_seconds=settings.lease_seconds,
+        control=control,
+        instruments=instruments,
+        clock=clock,
     )
     settler = Settler(
         database,
@@ -57,6 +66,7 @@ def assemble(
         most=settings.settle_batch,
         tell=tell,
         events=settings.events_queue_url is not None,
+        instruments=instruments,
     )
     acknowledger = Acknowledger(queue)
     paces = Paces(database)
@@ -65,7 +75,18 @@ def assemble(
         for name, runner in runners.items()
     }
     health.complaints.append(lambda: _complaint(intake))
-    workshop = Workshop(database, runners, leases, settler, acknowledger, intake, paces, stop=stop)
+    show_intake(instruments.metrics, intake)
+    workshop = Workshop(
+        database,
+        runners,
+        leases,
+        settler,
+        acknowledger,
+        intake,
+        paces,
+        stop=stop,
+        instruments=instruments,
+    )
     return Consumer(
         queue,
         workshop,

@@ -41,6 +41,16 @@ class Intake:
         self._update()
 
     @property
+    def in_hand(self) -> int:
+        """Give the number of inputs that were claimed and have not ended."""
+        return self._in_hand
+
+    @property
+    def capacity(self) -> int:
+        """Give the number of inputs that may run at once."""
+        return self.slots - self._withheld
+
+    @property
     def withheld(self) -> int:
         """Give the number of slots held by processors that did not end when they were told to."""
         return self._withheld

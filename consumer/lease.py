@@ -9,7 +9,9 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 import structlog
+from opentelemetry.trace import INVALID_SPAN, Span
 
+from infra.telemetry.instruments import SILENT
 from schema.errors import HaulageError, Unavailable
 from schema.lifecycle import ACTIVE_JOB_STATUSES, JobStatus
 from schema.statements.claim import extend_leases
@@ -19,6 +21,8 @@ if TYPE_CHECKING:
 
     from infra.database import Database
     from infra.queue.protocol import Claim, Queue
+    from infra.telemetry.instruments import Instruments
+    from schema.message import Trace
 
 log: structlog.stdlib.BoundLogger = structlog.get_logger(__name__)
 
@@ -39,6 +43,14 @@ class Lease:
     unsettled: int = 0
     accepted: int = 0
     refused: int = 0
+    # When the first input began to run, by the monotonic clock; what ran so far, and how long.
+    started_at: float | None = None
+    ran: int = 0
+    run_seconds: float = 0.0
+    span: Span = INVALID_SPAN
+    # What the span carries on: the trace of the job.
+    job_trace: Trace | None = None
+    told_failures: int = 0
     _quiet: asyncio.Event = field(default_factory=asyncio.Event)
 
     def await_settling(self, inputs: int) -> None:
@@ -108,8 +120,10 @@ class Leases:
         *,
         lease_seconds: float,
         control: asyncio.Event | None = None,
+        instruments: Instruments = SILENT,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
+        self._metrics = instruments.metrics
         self._database = database
         self._queue = queue
         self._lease_seconds = lease_seconds
@@ -219,6 +233,7 @@ class Leases:
             # A settled entry is gone, and so is its lease.
             if lease.is_at_work and not lease.lost:
                 lease.lost = True
+                self._metrics.lease_lost(lease.claim.kind)
                 lease.halt()
                 log.warning(
                     "lease.lost",

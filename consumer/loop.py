@@ -61,6 +61,10 @@ class Consumer:
         self._turn_seconds = turn_seconds
         self._turned = turned
 
+    def load(self) -> tuple[int, int]:
+        """Give how many inputs are in hand, and how many may run at once."""
+        return self._intake.in_hand, self._intake.capacity
+
     async def run(self, stop: asyncio.Event) -> None:
         """Consume until ``stop``; return when all that was claimed is settled or given back."""
         # Until the first good poll, the loop is as old as its start.

@@ -13,8 +13,11 @@ import structlog
 from asyncpg import DataError
 from sqlalchemy.exc import DBAPIError
 
+from consumer.telling import tell_failure
 from infra.retry import jittered, sqlstate
 from infra.settle import Settled, Settlement, settle
+from infra.telemetry import names
+from infra.telemetry.instruments import SILENT
 from schema.errors import Unavailable
 from schema.lifecycle import InputStatus
 from schema.outcome import Refused
@@ -24,6 +27,7 @@ if TYPE_CHECKING:
 
     from consumer.lease import Lease
     from infra.database import Database
+    from infra.telemetry.instruments import Instruments
     from schema.outcome import Backoff
 
 log: structlog.stdlib.BoundLogger = structlog.get_logger(__name__)
@@ -44,7 +48,9 @@ class Settler:
         most: int,
         tell: Callable[[], None],
         events: bool = False,
+        instruments: Instruments = SILENT,
     ) -> None:
+        self._instruments = instruments
         self._database = database
         self._worker = worker
         self._backoffs = backoffs
@@ -86,14 +92,20 @@ class Settler:
         failures = 0
         while True:
             try:
-                lines = await settle(
-                    self._database,
-                    self._worker,
-                    [settlement for _, settlement in batch],
-                    backoffs=self._backoffs,
-                    jitter=random.random,
-                    events=self._events,
-                )
+                with self._instruments.tracing.together(
+                    names.SETTLE,
+                    (lease.job_trace or lease.claim.trace for lease, _ in batch),
+                    parts=(lease.span for lease in {id(it): it for it, _ in batch}.values()),
+                    attributes={names.INPUTS: len(batch)},
+                ):
+                    lines = await settle(
+                        self._database,
+                        self._worker,
+                        [settlement for _, settlement in batch],
+                        backoffs=self._backoffs,
+                        jitter=random.random,
+                        events=self._events,
+                    )
                 break
             except Exception as error:
                 if _is_unrecordable(error):
@@ -111,11 +123,12 @@ class Settler:
                 if failures == 1:
                     log.warning("settle.away", inputs=len(batch), error=str(error))
                 await asyncio.sleep(pause)
+        self._instruments.metrics.settled(lines)
         if any(line.ended_early for line in lines):
             # Else the rest of the job would run on until the sweeper's next round.
             self._tell()
         for (lease, _), line in zip(batch, lines, strict=True):
-            _log(line)
+            _log(lease, line)
             lease.note_settled(accepted=line.accepted)
 
     def give_up(self) -> None:
@@ -164,28 +177,33 @@ def _is_unrecordable(error: Exception) -> bool:
     )
 
 
-def _log(line: Settled) -> None:
+def _log(lease: Lease, line: Settled) -> None:
     """Log what an operator may have to act on; successes are told per claim."""
     settlement, verdict = line.settlement, line.verdict
     if line.accepted and verdict.error_class is None:
         return
-    event = "input.failed" if line.accepted else "input.refused_late"
-    write = log.warning
+    about: dict[str, object] = {
+        "job": settlement.claim.job_key,
+        "ordinal": settlement.input.ordinal,
+        "kind": settlement.claim.kind,
+        "status": verdict.status.value,
+        "attempt": settlement.input.attempts + 1,
+        "max_attempts": settlement.claim.max_attempts,
+        "error_class": verdict.error_class,
+        "error": verdict.error_message,
+        "retry_in_seconds": None
+        if verdict.delay_seconds is None
+        else round(verdict.delay_seconds, 1),
+        "correlation_id": settlement.claim.trace.correlation_id,
+    }
     if line.accepted and verdict.status is InputStatus.NOT_FOUND:
         # A normal outcome, and of whole jobs at times.
-        event, write = "input.not_found", log.debug
+        log.debug("input.not_found", **about)
+        return
+    tell_failure(lease, line)
+    if not line.accepted:
+        log.warning("input.refused_late", **about)
     elif verdict.status is InputStatus.DLQ:
-        write = log.error
-    write(
-        event,
-        job=settlement.claim.job_key,
-        ordinal=settlement.input.ordinal,
-        kind=settlement.claim.kind,
-        status=verdict.status.value,
-        attempt=settlement.input.attempts + 1,
-        max_attempts=settlement.claim.max_attempts,
-        error_class=verdict.error_class,
-        error=verdict.error_message,
-        retry_in_seconds=None if verdict.delay_seconds is None else round(verdict.delay_seconds, 1),
-        correlation_id=settlement.claim.trace.correlation_id,
-    )
+        log.error("input.failed", **about)
+    else:
+        log.warning("input.failed", **about)

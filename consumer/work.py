@@ -8,8 +8,11 @@ from typing import TYPE_CHECKING, Protocol
 
 import structlog
 
+from consumer.telling import process_span, run_span, tell
 from infra.settle import Settlement
-from infra.telemetry import traced
+from infra.telemetry.instruments import SILENT
+from infra.telemetry.logs import traced
+from infra.telemetry.tracing import continued
 from schema.errors import HaulageError
 from schema.statements.claim import release_entries
 
@@ -23,6 +26,7 @@ if TYPE_CHECKING:
     from consumer.settler import Settler
     from infra.database import Database
     from infra.queue.protocol import Claim, ClaimedInput
+    from infra.telemetry.instruments import Instruments
     from schema.outcome import Outcome
 
 log: structlog.stdlib.BoundLogger = structlog.get_logger(__name__)
@@ -52,7 +56,9 @@ class Workshop:
         paces: Paces,
         *,
         stop: asyncio.Event,
+        instruments: Instruments = SILENT,
     ) -> None:
+        self._instruments = instruments
         self._database = database
         self._runners = runners
         self._leases = leases
@@ -70,8 +76,13 @@ class Workshop:
         the truth in the database.
         """
         began = time.monotonic()
-        with traced(claim.trace, job=claim.job_key, entry=claim.entry_id):
+        with (
+            process_span(self._instruments.tracing, claim) as span,
+            traced(trace := continued(claim.trace, span), job=claim.job_key, entry=claim.entry_id),
+        ):
+            job_trace, claim = claim.trace, claim.continued(trace)
             with self._leases.hold(claim) as lease:
+                lease.span, lease.job_trace = span, job_trace
                 await self._process(lease)
                 await lease.settled()
                 if lease.refused or lease.lost:
@@ -84,6 +95,7 @@ class Workshop:
                 self._acknowledger.add(claim)
             else:
                 self._acknowledger.drop(claim)
+            tell(self._instruments.metrics, lease, ended=ended, began=began)
             log.info(
                 "entry.done",
                 ended=ended,
@@ -129,14 +141,20 @@ class Workshop:
 
     async def _run(self, lease: Lease, runner: Runner, inputs: Sequence[ClaimedInput]) -> None:
         began = time.monotonic()
+        if lease.started_at is None:
+            lease.started_at = began
         try:
-            outcomes = await runner.run(lease.claim, inputs)
+            with run_span(self._instruments.tracing, lease.claim, inputs):
+                outcomes = await runner.run(lease.claim, inputs)
         except asyncio.CancelledError:
             # Interrupted, because the lease is lost or the drain is over: nothing to record.
             return
         finally:
             self._intake.free_slot(inputs=len(inputs))
-        elapsed_ms = (time.monotonic() - began) * 1000
+        elapsed = time.monotonic() - began
+        lease.ran += len(inputs)
+        lease.run_seconds += elapsed
+        elapsed_ms = elapsed * 1000
         self._paces.note(lease.claim.kind, elapsed_ms=elapsed_ms, inputs=len(inputs))
         each_ms = round(elapsed_ms / len(inputs))
         self._settler.add(

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 from dispatcher.drain import Drain
 from dispatcher.expirer import Expirer
 from dispatcher.finalizer import Finalizer
+from dispatcher.gauges import Gauges
 from dispatcher.maintenance import MaintenanceService, run_services
 from dispatcher.promoter import Promoter
 from dispatcher.pruner import Pruner, Retention
@@ -18,6 +19,7 @@ from dispatcher.redriver import Redriver
 from dispatcher.relay import Relay
 from dispatcher.resender import Resender
 from dispatcher.sweeper import Sweeper
+from infra.backlog import Scaling
 from infra.clients import Clients
 from infra.database import Database
 from infra.http import Health, serve_health
@@ -27,6 +29,7 @@ from infra.process import run
 from infra.queue.dead import DeadLetterQueue
 from infra.queue.sending import SqsSender
 from infra.retry import wait_until_available
+from infra.telemetry.opening import open_instruments
 from infra.wakeup import Listener, Notifier
 from schema.errors import Misconfigured
 from schema.lifecycle import EntryType
@@ -37,6 +40,7 @@ if TYPE_CHECKING:
     from types_aiobotocore_sqs import SQSClient
 
     from infra.settings import Settings
+    from infra.telemetry.instruments import Instruments
     from schema.kinds import Kind
 
 
@@ -45,10 +49,22 @@ async def serve(settings: Settings, worker: str, stop: asyncio.Event) -> None:
     kinds = load_kinds(settings.kinds, settings.kind_policies)
     health = Health(settings.liveness_timeout_seconds, stop=stop)
     async with AsyncExitStack() as stack:
+        instruments = await stack.enter_async_context(
+            open_instruments(
+                settings,
+                process="dispatcher",
+                worker=worker,
+                is_exposed=settings.is_exposed_beside_health,
+            )
+        )
         database = await stack.enter_async_context(
-            Database.from_settings(settings, name=f"haulage dispatcher {worker}")
+            Database.from_settings(
+                settings, name=f"haulage dispatcher {worker}", metrics=instruments.metrics
+            )
         )
         health.checks["database"] = lambda: check_at_head(database)
+        health.pages["/scaling"] = Scaling(database, concurrency=settings.concurrency).page
+        health.expose(instruments.exposition)
         client = await _client(settings, stack)
         senders = _senders(settings, client)
         for entry_type, sender in senders.items():
@@ -62,8 +78,9 @@ async def serve(settings: Settings, worker: str, stop: asyncio.Event) -> None:
             settings,
             worker=worker,
             turned=lambda: health.turned("relay"),
+            instruments=instruments,
         )
-        services = _services(settings, worker, database, client, notifier, kinds)
+        services = _services(settings, worker, database, client, notifier, kinds, instruments)
         # What was controlled or is to be redriven need not wait for the next round.
         wakes = {name: listener.controls() for name in (Sweeper.name, Redriver.name)}
         drained = asyncio.Event()
@@ -77,6 +94,7 @@ async def serve(settings: Settings, worker: str, stop: asyncio.Event) -> None:
             side = [
                 group.create_task(listener.run(), name="listener"),
                 group.create_task(notifier.run(), name="notifier"),
+                group.create_task(instruments.metrics.watch_loop(), name="loop lag"),
             ]
             if await wait_until_available("database", lambda: check_at_head(database), stop):
                 async with asyncio.TaskGroup() as work:
@@ -106,6 +124,7 @@ def _services(
     client: SQSClient | None,
     notifier: Notifier,
     kinds: Mapping[str, Kind],
+    instruments: Instruments,
 ) -> list[MaintenanceService]:
     """Give every maintenance service: each does one duty, in any number of instances."""
     most, wake = settings.maintenance_batch, notifier.notify
@@ -118,6 +137,7 @@ def _services(
             wake=wake,
             tell=notifier.notify_control,
             events=settings.events_queue_url is not None,
+            instruments=instruments,
         ),
         Promoter(database, wake=wake),
         Resender(database, after_seconds=settings.resend_after_seconds, most=most, wake=wake),
@@ -130,6 +150,15 @@ def _services(
     if client is not None and settings.dead_letter_queue_url:
         queue = DeadLetterQueue(client, queue_url=settings.dead_letter_queue_url)
         services.append(Drain(database, queue, wake=wake))
+    if instruments.metrics.is_on:
+        gauges = Gauges(
+            database,
+            instruments.metrics,
+            worker=worker,
+            interval_seconds=settings.maintenance_interval_seconds,
+            concurrency=settings.concurrency,
+        )
+        services.append(gauges)
     return services
 
 

@@ -54,6 +54,7 @@ class Drain:
                     message_id=message.message_id,
                     entry=row.entry_id,
                     job_id=str(row.job_id),
+                    correlation_id=message.message and message.message.trace.correlation_id,
                     resolution=row.resolution,
                     receive_count=message.receive_count,
                 )

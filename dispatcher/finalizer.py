@@ -51,17 +51,18 @@ class Finalizer:
                     remedy="counters were off; keep the logs of this job for the developers",
                 )
             else:
-                self._tell_stranded(idle.id)
+                self._tell_stranded(idle.id, idle.correlation_id)
         full = len(idle_jobs) == self._most
         self._after = (idle_jobs[-1].requested_at, idle_jobs[-1].id) if full else None
         return ended
 
-    def _tell_stranded(self, job_id: UUID) -> None:
+    def _tell_stranded(self, job_id: UUID, correlation_id: str) -> None:
         """Log a job that has no way on: once, although every pass finds it."""
         if job_id not in self._told:
             log.error(
                 "finalizer.stranded",
                 job_id=str(job_id),
+                correlation_id=correlation_id,
                 remedy="inputs are unfinished and named by no entry; run the doctor",
             )
         self._told.pop(job_id, None)

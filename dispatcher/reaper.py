@@ -9,7 +9,10 @@ import structlog
 
 from infra.queue.protocol import Claim
 from infra.settle import Settlement, settle
-from infra.telemetry import traced
+from infra.telemetry import names
+from infra.telemetry.instruments import SILENT
+from infra.telemetry.logs import traced
+from infra.telemetry.tracing import continued
 from schema.errors import Unavailable
 from schema.outcome import Lapsed
 from schema.statements.claim import delete_empty_entry, take_over_lapsed
@@ -18,6 +21,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
     from infra.database import Database
+    from infra.telemetry.instruments import Instruments
+    from infra.telemetry.tracing import Attributes
     from schema.outcome import Backoff
 
 log: structlog.stdlib.BoundLogger = structlog.get_logger(__name__)
@@ -41,7 +46,9 @@ class Reaper:
         wake: Callable[[], None],
         tell: Callable[[], None],
         events: bool = False,
+        instruments: Instruments = SILENT,
     ) -> None:
+        self._instruments = instruments
         self._database = database
         self._worker = worker
         self._backoffs = backoffs
@@ -56,16 +63,16 @@ class Reaper:
         statement = take_over_lapsed(self._worker, _LEASE_SECONDS, most=self._most)
         claims = [Claim.from_row(row) for row in await self._database.fetch(statement)]
         for claim in claims:
-            with traced(claim.trace, job=claim.job_key, entry=claim.entry_id):
-                try:
-                    await self._repair(claim)
-                except Unavailable:
-                    raise  # for all of them: they come again once these leases have lapsed
-                except Exception as error:  # one that cannot be repaired must not hold up others
-                    if self._is_new(claim.entry_id, error):
+            try:
+                await self._repair(claim)
+            except Unavailable:
+                raise  # for all of them: they come again once these leases have lapsed
+            except Exception as error:  # one that cannot be repaired must not hold up others
+                if self._is_new(claim.entry_id, error):
+                    with traced(claim.trace, job=claim.job_key, entry=claim.entry_id):
                         log.exception("reaper.failed")
-                else:
-                    self._told.pop(claim.entry_id, None)
+            else:
+                self._told.pop(claim.entry_id, None)
         if claims:
             self._wake()
         return len(claims)
@@ -80,6 +87,22 @@ class Reaper:
         return is_new
 
     async def _repair(self, claim: Claim) -> None:
+        about: Attributes = {
+            names.JOB_KEY: claim.job_key,
+            names.KIND: claim.kind,
+            names.ENTRY_ID: claim.entry_id,
+            names.LOST_WORKER: claim.previous_worker or "unknown",
+            names.LAPSED_SECONDS: claim.waited_ms / 1_000,
+        }
+        with (
+            self._instruments.tracing.one(
+                names.REPAIR, claim.trace, origin=claim.origin, attributes=about
+            ) as span,
+            traced(trace := continued(claim.trace, span), job=claim.job_key, entry=claim.entry_id),
+        ):
+            await self._settle(claim.continued(trace))
+
+    async def _settle(self, claim: Claim) -> None:
         if not claim.inputs:
             await self._database.fetch(delete_empty_entry(claim.entry_id, claim.epoch))
             log.error("reaper.empty_entry", remedy="run the doctor: counters may be off")
@@ -93,12 +116,15 @@ class Reaper:
             jitter=random.random,
             events=self._events,
         )
+        repaired = sum(line.accepted for line in settled)
+        self._instruments.metrics.settled(settled)
+        self._instruments.metrics.repaired(claim.kind, repaired)
         if any(line.ended_early for line in settled):
             self._tell()
         log.warning(
             "reaper.repaired",
             lost_worker=lapsed.worker,
             lapsed_ms=round(claim.waited_ms),
-            inputs=sum(line.accepted for line in settled),
+            inputs=repaired,
             dead=sum(line.verdict.delay_seconds is None for line in settled),
         )

@@ -22,6 +22,8 @@ import structlog
 
 from infra.queue.sending import Outgoing, SendReport, Unsent
 from infra.retry import jittered, sleep_unless
+from infra.telemetry import names
+from infra.telemetry.instruments import SILENT
 from schema.errors import HaulageError, Unavailable
 from schema.lifecycle import EntryType
 from schema.message import Message, Trace
@@ -37,6 +39,7 @@ if TYPE_CHECKING:
     from infra.database import Database
     from infra.queue.sending import SqsSender
     from infra.settings import Settings
+    from infra.telemetry.instruments import Instruments
     from infra.wakeup import Listener
 
 log: structlog.stdlib.BoundLogger = structlog.get_logger(__name__)
@@ -75,7 +78,9 @@ class Relay:
         *,
         worker: str,
         turned: Callable[[], None] = lambda: None,
+        instruments: Instruments = SILENT,
     ) -> None:
+        self._instruments = instruments
         self._database = database
         self._senders = senders
         self._listener = listener
@@ -153,6 +158,12 @@ class Relay:
             report.fault = None
         report.sent, report.entry_ids = len(sent), sent
         await self._write_down(token, rows, sent, unsent, report)
+        self._instruments.metrics.relayed(
+            sent=report.sent,
+            put_off=report.put_off,
+            parked=report.parked,
+            is_away=report.fault is not None,
+        )
         return report
 
     async def _lock_events(self, token: str) -> Sequence[Row[Any]]:
@@ -197,7 +208,12 @@ class Relay:
         async def send(sender: SqsSender, batch: Sequence[Outgoing]) -> SendReport:
             async with slots:
                 try:
-                    return await sender.send(batch)
+                    with self._instruments.tracing.together(
+                        names.RELAY,
+                        (Trace(**message.attributes) for message in batch),
+                        attributes={names.MESSAGING_BATCH_COUNT: len(batch)},
+                    ):
+                        return await sender.send(batch)
                 except HaulageError as error:
                     reason = str(error)
                     return SendReport(

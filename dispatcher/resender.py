@@ -38,7 +38,7 @@ class Resender:
         for job_id, entries in Counter(row.job_id for row in rows).items():
             log.warning(
                 "resender.requeued",
-                job=str(job_id),
+                job_id=str(job_id),
                 entries=entries,
                 correlation_id=correlation_ids[job_id],
                 sent_more_than_seconds_ago=self._after_seconds,

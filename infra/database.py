@@ -8,6 +8,7 @@ another neighbour inside a unit. A database that is away raises ``Unavailable``.
 from __future__ import annotations
 
 import asyncio
+import time
 from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING, Any, Self, TypeVar
 
@@ -18,6 +19,7 @@ from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine  # noqa: TC002 -
 
 from infra.database_url import open_engine
 from infra.retry import lost_race, sqlstate
+from infra.telemetry.metrics import NO_METRICS
 from schema.errors import HaulageError, Unavailable, Unusable
 
 if TYPE_CHECKING:
@@ -33,6 +35,7 @@ if TYPE_CHECKING:
     from sqlalchemy import Executable, Row
 
     from infra.settings import Settings
+    from infra.telemetry.metrics import Metrics
 
 Result = TypeVar("Result")
 
@@ -51,7 +54,14 @@ _PING = text("SELECT 1")
 class Database:
     """A pool of connections to Postgres and the only way to commit through it."""
 
-    def __init__(self, engine: AsyncEngine, *, keeps_session: bool = True) -> None:
+    def __init__(
+        self,
+        engine: AsyncEngine,
+        *,
+        keeps_session: bool = True,
+        metrics: Metrics = NO_METRICS,
+    ) -> None:
+        self._metrics = metrics
         self._engine = engine
         self._keeps_session = keeps_session
         self._autocommit = engine.execution_options(isolation_level="AUTOCOMMIT")
@@ -61,7 +71,14 @@ class Database:
         )
 
     @classmethod
-    def from_settings(cls, settings: Settings, *, name: str, setting: str = "DATABASE_URL") -> Self:
+    def from_settings(
+        cls,
+        settings: Settings,
+        *,
+        name: str,
+        setting: str = "DATABASE_URL",
+        metrics: Metrics = NO_METRICS,
+    ) -> Self:
         """Build the pool; connects on first use. ``name`` shows in ``pg_stat_activity``."""
         engine = open_engine(
             settings.database_url,
@@ -72,7 +89,7 @@ class Database:
             pool_use_lifo=True,
             arguments=connect_arguments(settings, name=name),
         )
-        return cls(engine, keeps_session=settings.database_pooler == "none")
+        return cls(engine, keeps_session=settings.database_pooler == "none", metrics=metrics)
 
     async def __aenter__(self) -> Self:
         return self
@@ -95,7 +112,7 @@ class Database:
             return await self.run(lambda connection: _rows(connection, statement))
         async for attempt in lost_race():
             with attempt:
-                async with _speaking_plainly(), _checked_out(self._autocommit) as connection:
+                async with _speaking_plainly(), self._checked_out(self._autocommit) as connection:
                     return await _rows(connection, statement)
         raise AssertionError  # pragma: no cover - lost_race re-raises
 
@@ -106,7 +123,7 @@ class Database:
         """
         async for attempt in lost_race():
             with attempt:
-                async with _speaking_plainly(), _checked_out(self._engine) as connection:
+                async with _speaking_plainly(), self._checked_out(self._engine) as connection:
                     async with connection.begin(), _kept_whole(connection):
                         return await unit(connection)
         raise AssertionError  # pragma: no cover - lost_race re-raises
@@ -120,7 +137,7 @@ class Database:
         Memory stays constant. The connection is held until the block ends, so nothing slow
         belongs into it.
         """
-        async with _speaking_plainly(), _checked_out(self._reading) as connection:
+        async with _speaking_plainly(), self._checked_out(self._reading) as connection:
             async with connection.begin(), _kept_whole(connection):
                 result = await connection.stream(statement)
                 yield result.partitions(batch_rows)
@@ -132,10 +149,17 @@ class Database:
         While it is open, vacuum keeps what it sees: not for anything that goes on and on.
         """
         milliseconds = int(statement_timeout_seconds * 1_000)
-        async with _speaking_plainly(), _checked_out(self._frozen) as connection:
+        async with _speaking_plainly(), self._checked_out(self._frozen) as connection:
             async with connection.begin():
                 await connection.exec_driver_sql(f"SET LOCAL statement_timeout = {milliseconds}")
                 yield connection
+
+    @asynccontextmanager
+    async def _checked_out(self, engine: AsyncEngine) -> AsyncIterator[AsyncConnection]:
+        asked = time.perf_counter()
+        async with engine.connect() as connection, _kept_whole(connection):
+            self._metrics.waited_for_connection(time.perf_counter() - asked)
+            yield connection
 
     async def ping(self) -> None:
         """Return when the database answers; raise ``Unavailable`` when it does not."""
@@ -192,12 +216,6 @@ def connect_arguments(settings: Settings, *, name: str) -> dict[str, Any]:
         "timezone": "UTC",
     }
     return arguments
-
-
-@asynccontextmanager
-async def _checked_out(engine: AsyncEngine) -> AsyncIterator[AsyncConnection]:
-    async with engine.connect() as connection, _kept_whole(connection):
-        yield connection
 
 
 @asynccontextmanager

@@ -14,7 +14,7 @@ import httptools
 import structlog
 import uvicorn
 from starlette.applications import Starlette
-from starlette.responses import JSONResponse
+from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
@@ -25,6 +25,8 @@ if TYPE_CHECKING:
 
     from starlette.requests import Request
     from starlette.types import ASGIApp
+
+    from infra.telemetry.exposition import Exposition
 
 log: structlog.stdlib.BoundLogger = structlog.get_logger(__name__)
 
@@ -42,6 +44,8 @@ class Health:
     checks: dict[str, Callable[[], Awaitable[object]]] = field(default_factory=dict)
     stop: asyncio.Event = field(default_factory=asyncio.Event)
     complaints: list[Callable[[], str | None]] = field(default_factory=list)
+    # What else whoever watches the process may ask for, by its address.
+    pages: dict[str, Callable[[Request], Awaitable[Response]]] = field(default_factory=dict)
     _turns: dict[str, float] = field(default_factory=dict)
 
     def turned(self, loop: str) -> None:
@@ -49,8 +53,19 @@ class Health:
         self._turns[loop] = time.monotonic()
 
     def routes(self) -> list[Route]:
-        """Give the two endpoints."""
-        return [Route("/livez", self.livez), Route("/readyz", self.readyz)]
+        """Give the endpoints."""
+        both = {"/livez": self.livez, "/readyz": self.readyz}
+        return [Route(path, page) for path, page in (both | self.pages).items()]
+
+    def expose(self, exposition: Exposition | None) -> None:
+        """Serve a page of metrics, where there are any."""
+        if exposition is None:
+            return
+
+        async def metrics(_request: Request) -> Response:
+            return Response(exposition.text(), media_type=exposition.content_type)
+
+        self.pages["/metrics"] = metrics
 
     async def livez(self, _request: Request) -> JSONResponse:
         """Answer whether the process lives: its loops turned lately, and nobody complains."""
@@ -281,6 +296,6 @@ async def serve_http(
 
 
 async def serve_health(health: Health, *, host: str, port: int, stop: asyncio.Event) -> None:
-    """Serve ``/livez`` and ``/readyz`` on their own port until ``stop``; port 0 serves none."""
+    """Serve the pages of the health on their own port until ``stop``; port 0 serves none."""
     if port:
         await serve_http(Starlette(routes=health.routes()), host=host, port=port, stop=stop)

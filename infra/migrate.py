@@ -27,7 +27,7 @@ from sqlalchemy.pool import NullPool
 import schema.migrations
 from infra.database_url import open_engine
 from infra.settings import refuse_unknown_names
-from infra.telemetry import redact
+from infra.telemetry.redaction import redact
 from schema.errors import Misconfigured, Unavailable
 
 if TYPE_CHECKING:

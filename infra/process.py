@@ -20,7 +20,7 @@ import structlog
 import uvloop
 
 from infra.settings import Settings
-from infra.telemetry import configure_logging
+from infra.telemetry.logs import configure_logging
 from schema.errors import Misconfigured
 
 if TYPE_CHECKING:

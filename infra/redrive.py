@@ -68,14 +68,19 @@ async def request(
     requested_by: str,
     owner_id: UUID | None,
     chunks: Mapping[str, ChunkBounds],
+    origin: str | None = None,
 ) -> Progress:
-    """Record a redrive and do its first batch; the redriver does the rest, if there is any."""
+    """Record a redrive and do its first batch; the redriver does the rest, if there is any.
+
+    ``origin`` is the traceparent of the request, to which the traces of the work will link.
+    """
     statement = statements.insert_redrive(
         uuid7(),
         owner_id=owner_id,
         requested_by=requested_by,
         source="dlq" if isinstance(choice, LetterFilter) else "job",
         filter=written(choice),
+        origin=origin,
     )
     return await advance(connection, (await connection.execute(statement)).one(), chunks=chunks)
 
@@ -94,7 +99,7 @@ async def advance(
     else:
         batch = await _inputs(connection, choice, record, most)
     statuses = choice.statuses if isinstance(choice, InputChoice) else (InputStatus.DLQ,)
-    redriven = await _reopen(connection, batch, statuses, chunks)
+    redriven = await _reopen(connection, batch, statuses, chunks, origin=record.origin)
     done = batch.finished or batch.stopped_reason is not None
     totals = (
         await connection.execute(
@@ -199,6 +204,8 @@ async def _reopen(
     batch: _Batch,
     statuses: Sequence[str],
     chunks: Mapping[str, ChunkBounds],
+    *,
+    origin: str | None,
 ) -> int:
     if not batch.inputs:
         return 0
@@ -228,6 +235,7 @@ async def _reopen(
                 "lasts": [ordinals[-1] for _, ordinals in groups],
                 "counts": [len(ordinals) for _, ordinals in groups],
                 "delays_seconds": [0.0] * len(groups),
+                "origins": [origin] * len(groups),
             }
         )
     )

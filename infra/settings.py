@@ -142,6 +142,21 @@ class Settings(BaseModel):
     # Logs.
     log_format: Literal["auto", "json", "console"] = "auto"
     log_level: Literal["debug", "info", "warning", "error"] = "info"
+    log_success_sample: float = Field(
+        default=1.0, ge=0, le=1, description="Share of correlation ids whose successes are logged"
+    )
+
+    # Traces and metrics; where they go is said by OpenTelemetry's own variables, `OTEL_…`.
+    trace_runs: bool = Field(default=False, description="A span for each run of a processor")
+    prometheus: bool = Field(default=True, description="`/metrics` beside `/livez` and `/readyz`")
+    api_prometheus: bool = Field(default=False, description="`/metrics` on the port of the API")
+    emf: bool = Field(default=False, description="Metrics for CloudWatch on standard output")
+    emf_interval_seconds: float = Field(default=60, ge=1, le=_DAY)
+
+    @property
+    def is_exposed_beside_health(self) -> bool:
+        """Say whether a process with a port for its health has a page of metrics there."""
+        return self.prometheus and self.health_port != 0
 
     @classmethod
     def from_environment(cls, environment: Mapping[str, str]) -> Self:

@@ -227,6 +227,7 @@ def _follow_ups(lines: Sequence[_Line]) -> dict[str, list[Any]]:
         "lasts": [max(group) for group in ordinals],
         "counts": [len(group) for group in ordinals],
         "delays_seconds": [group[0].verdict.delay_seconds or 0.0 for group in members.values()],
+        "origins": [group[0].settlement.claim.trace.traceparent for group in members.values()],
     }
 
 

@@ -167,6 +167,8 @@ outbox = sa.Table(
     sa.Column("turn_at", _TIME, nullable=False, server_default=_NOW),
     # True while ``available_at``, which decides, lies ahead: what is not ready stands apart.
     sa.Column("deferred", sa.Boolean, nullable=False, server_default=sa.text("false")),
+    # The traceparent of the attempt or the repair after which this entry does the work again.
+    sa.Column("origin", sa.Text),
 )
 _partial(
     "outbox_ready",
@@ -280,10 +282,21 @@ redrive = sa.Table(
     _count("matched"),
     _count("redriven"),
     sa.Column("stopped_reason", sa.Text),
+    # The traceparent of the request, to which the traces of the work link.
+    sa.Column("origin", sa.Text),
     sa.Column("finished_at", _TIME),
 )
 _partial("redrive_open", redrive.c.id, where="finished_at IS NULL")
 _partial("redrive_finished", redrive.c.finished_at, where="finished_at IS NOT NULL")
+
+# What one worker at a time does for all, such as measuring; whoever holds it renews it.
+duty = sa.Table(
+    "duty",
+    metadata,
+    sa.Column("name", sa.Text, primary_key=True),
+    sa.Column("holder", sa.Text, nullable=False),
+    sa.Column("held_until", _TIME, nullable=False),
+)
 
 kind_pace = sa.Table(
     "kind_pace",

@@ -29,6 +29,7 @@ from infra.queue.protocol import Queue
 from infra.queue.sending import SqsSender
 from infra.queue.sqs import SqsQueue
 from infra.settings import Settings
+from infra.telemetry.instruments import SILENT, Instruments
 from infra.wakeup import Listener
 from localstack.init.resources import Access
 from schema.kinds import Kind
@@ -69,6 +70,7 @@ class Delivery:
     receiving: SQSClient | None = None
     kinds: Mapping[str, Kind] = field(default_factory=lambda: KINDS)
     stack: AsyncExitStack = field(default_factory=AsyncExitStack)
+    instruments: Instruments = SILENT
 
     def queue(self, worker: str, *, kinds: tuple[str, ...] = ()) -> Queue:
         """Give a consumer's end of the queue, by default of all kinds that are known here."""
@@ -81,6 +83,7 @@ class Delivery:
                 kinds=kinds,
                 lease_seconds=self.settings.lease_seconds,
                 poll_floor_seconds=self.settings.poll_floor_seconds,
+                instruments=self.instruments,
             )
         assert self.settings.queue_url
         return SqsQueue(
@@ -93,6 +96,7 @@ class Delivery:
             lease_seconds=self.settings.lease_seconds,
             wait_seconds=self.settings.receive_wait_seconds,
             unknown_kind_delay_seconds=self.settings.unknown_kind_delay_seconds,
+            instruments=self.instruments,
         )
 
     def relay(self, worker: str = "relay", **changes: Any) -> Relay:
@@ -105,7 +109,14 @@ class Delivery:
                 limit_bytes=self.settings.max_message_bytes,
             )
         settings = self.settings.model_copy(update=changes)
-        return Relay(self.database, senders, self.listener, settings, worker=worker)
+        return Relay(
+            self.database,
+            senders,
+            self.listener,
+            settings,
+            worker=worker,
+            instruments=self.instruments,
+        )
 
     def services(self) -> list[MaintenanceService]:
         """Give the maintenance services of a dispatcher."""
@@ -118,6 +129,7 @@ class Delivery:
                 wake=self.listener.wake,
                 tell=self.listener.tell_controlled,
                 events=self.settings.events_queue_url is not None,
+                instruments=self.instruments,
             ),
             Promoter(self.database, wake=self.listener.wake),
             Resender(
@@ -170,6 +182,7 @@ class Delivery:
             stop,
             health=Health(60),
             control=self.listener.controls(),
+            instruments=self.instruments,
             tell=tell or self.listener.tell_controlled,
         )
         async with asyncio.TaskGroup() as group:

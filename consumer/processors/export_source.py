@@ -10,7 +10,7 @@ import sqlalchemy as sa
 from sqlalchemy import exc as sa_exc
 
 from infra.database import Database
-from infra.telemetry import redact
+from infra.telemetry.redaction import redact
 from schema.errors import Misconfigured
 
 if TYPE_CHECKING:

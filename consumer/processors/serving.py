@@ -25,7 +25,7 @@ from consumer.processors.limits import cancelled, memory_limit
 from consumer.processors.loading import load_processor
 from consumer.processors.resources import open_child_resources
 from infra.kinds import load_kinds
-from infra.telemetry import configure_logging, traced
+from infra.telemetry.logs import configure_logging, traced
 from schema.errors import Misconfigured, Unavailable
 from schema.outcome import Failed
 

@@ -6,7 +6,7 @@ from itertools import islice
 
 from pydantic import ValidationError
 
-from infra.telemetry import redact
+from infra.telemetry.redaction import redact
 from schema.errors import Fault, HaulageError, InvalidInput, NotFound, Refusal, Skip
 from schema.outcome import Failed, Missing, Outcome, Refused, Skipped, clean
 

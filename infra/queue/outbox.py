@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from typing import TYPE_CHECKING
 
 from infra.queue.protocol import Claim
+from infra.telemetry import names
+from infra.telemetry.instruments import SILENT
 from schema.statements.claim import claim_ready, next_ready
 from schema.statements.turns import FIRST_TURN
 
@@ -13,6 +16,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from infra.database import Database
+    from infra.telemetry.instruments import Instruments
     from infra.wakeup import Listener
 
 
@@ -28,7 +32,9 @@ class OutboxQueue:
         kinds: Sequence[str],
         lease_seconds: float,
         poll_floor_seconds: float,
+        instruments: Instruments = SILENT,
     ) -> None:
+        self._tracing = instruments.tracing
         self._database = database
         self._listener = listener
         self._worker = worker
@@ -55,9 +61,20 @@ class OutboxQueue:
             statement = claim_ready(
                 self._worker, self._lease_seconds, kinds=self._kinds, most=most, turn=self._turn
             )
+            began_ns = time.time_ns()
             rows = await self._database.fetch(statement)
             self._turn = self._turn.after(rows)
-        return [Claim.from_row(row) for row in rows]
+        claims = [Claim.from_row(row) for row in rows]
+        if claims:
+            # A poll that brings nothing is no event.
+            with self._tracing.together(
+                names.RECEIVE,
+                (claim.trace for claim in claims),
+                attributes={names.MESSAGING_BATCH_COUNT: len(claims)},
+                began_ns=began_ns,
+            ):
+                pass
+        return claims
 
     async def extend(self, claims: Sequence[Claim], lease_seconds: float) -> None:
         """Do nothing: the lease in Postgres is the delivery."""

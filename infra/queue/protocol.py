@@ -7,7 +7,7 @@ hint: losing one costs time (the reaper sends again), repeating one changes noth
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 from schema.message import Trace
@@ -48,6 +48,16 @@ class Claim:
     previous_worker: str | None
     trace: Trace
     inputs: tuple[ClaimedInput, ...]
+    # The traceparent of what had this work done again: an attempt, a repair.
+    origin: str | None = None
+    # How much of ``waited_ms`` its message was under way; none in outbox mode.
+    queued_ms: float | None = None
+    # How long ago the job was due to begin, whatever came in between.
+    due_ms: float = 0.0
+
+    def continued(self, trace: Trace) -> Claim:
+        """Give the claim for those that carry it on, within a span of their own."""
+        return self if trace is self.trace else replace(self, trace=trace)
 
     @classmethod
     def from_row(cls, row: Row[Any]) -> Claim:
@@ -74,6 +84,9 @@ class Claim:
                     row.generations or (),
                 )
             ),
+            origin=row.origin,
+            queued_ms=None if row.queued_ms is None else float(row.queued_ms),
+            due_ms=float(row.due_ms),
         )
 
 

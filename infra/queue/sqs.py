@@ -14,6 +14,8 @@ import structlog
 from infra.clients import speaking_plainly
 from infra.queue.protocol import Claim
 from infra.retry import jittered, sleep_unless
+from infra.telemetry import names
+from infra.telemetry.instruments import SILENT
 from schema.errors import HaulageError, Undecodable
 from schema.message import Message, decode
 from schema.statements.claim import claim_by_id, let_go_of_entries
@@ -26,6 +28,7 @@ if TYPE_CHECKING:
     from types_aiobotocore_sqs import SQSClient
 
     from infra.database import Database
+    from infra.telemetry.instruments import Instruments
 
 log: structlog.stdlib.BoundLogger = structlog.get_logger(__name__)
 
@@ -64,7 +67,9 @@ class SqsQueue:
         lease_seconds: float,
         wait_seconds: int,
         unknown_kind_delay_seconds: int,
+        instruments: Instruments = SILENT,
     ) -> None:
+        self._instruments = instruments
         self._client = client
         self._receiving = receiving
         self._database = database
@@ -87,6 +92,23 @@ class SqsQueue:
             await self._pace(time.monotonic() - began, stop)
         if not deliveries:
             return ()
+        # A poll that brings nothing is no event, and waiting for one is no work.
+        with self._instruments.tracing.together(
+            names.RECEIVE,
+            (delivery.message.trace for delivery in deliveries.values()),
+            attributes={names.MESSAGING_BATCH_COUNT: len(deliveries)},
+        ) as span:
+            claims = await self._claim(deliveries)
+            span.set_attribute(names.DUPLICATES, len(deliveries))
+            try:
+                await self._let_go(deliveries)
+            except HaulageError as error:
+                # The claims are made and must be carried; the other messages come back.
+                log.warning("message.not_judged", messages=len(deliveries), error=str(error))
+        return claims
+
+    async def _claim(self, deliveries: dict[int, Delivery]) -> Sequence[Claim]:
+        """Claim what the messages point at, and take these messages out of ``deliveries``."""
         try:
             rows = await self._database.fetch(
                 claim_by_id(
@@ -104,11 +126,6 @@ class SqsQueue:
         claims = [Claim.from_row(row) for row in rows]
         for claim in claims:
             self._held[_key(claim)] = deliveries.pop(claim.entry_id)
-        try:
-            await self._let_go(deliveries)
-        except HaulageError as error:
-            # The claims are made and must be carried; the other messages come back by themselves.
-            log.warning("message.not_judged", messages=len(deliveries), error=str(error))
         return claims
 
     async def _pace(self, elapsed_seconds: float, stop: asyncio.Event) -> None:
@@ -179,7 +196,15 @@ class SqsQueue:
                 self._held[entry_id, row.epoch] = delivery
             else:
                 await self._hide([delivery], seconds=math.ceil(row.lease_seconds) + 1)
-        log.info("message.duplicate", settled=len(done), in_other_hands=len(busy))
+        self._instruments.metrics.duplicates(len(deliveries))
+        log.info(
+            "message.duplicate",
+            settled=len(done),
+            in_other_hands=len(busy),
+            correlation_ids=sorted(
+                {delivery.message.trace.correlation_id for delivery in deliveries.values()}
+            ),
+        )
         await self._delete(done)
 
     async def _park(self, foreign: Sequence[tuple[Mapping[str, Any], str]]) -> None:

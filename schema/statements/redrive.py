@@ -21,18 +21,18 @@ if TYPE_CHECKING:
 
 _INSERT = sa.text(
     """
-INSERT INTO redrive (id, owner_id, requested_by, source, filter)
+INSERT INTO redrive (id, owner_id, requested_by, source, filter, origin)
 VALUES (CAST(:id AS uuid), CAST(:owner_id AS uuid), CAST(:requested_by AS text),
-        CAST(:source AS text), CAST(:filter AS jsonb))
+        CAST(:source AS text), CAST(:filter AS jsonb), CAST(:origin AS text))
 RETURNING id, owner_id, created_at, source, filter::text AS filter, cursor::text AS cursor,
-          matched, redriven
+          matched, redriven, origin
 """
 )
 
 _TAKE = sa.text(
     """
 SELECT id, owner_id, created_at, source, filter::text AS filter, cursor::text AS cursor,
-       matched, redriven
+       matched, redriven, origin
 FROM redrive
 WHERE finished_at IS NULL AND id > CAST(:after AS uuid)
 ORDER BY id
@@ -122,17 +122,23 @@ def insert_redrive(
     requested_by: str,
     source: str,
     filter: str,  # noqa: A002 - the column's name
+    origin: str | None = None,
 ) -> TextClause:
     """Record a redrive that was asked for; returns it as ``take_redrive`` does."""
     return _INSERT.bindparams(
-        id=id, owner_id=owner_id, requested_by=requested_by, source=source, filter=filter
+        id=id,
+        owner_id=owner_id,
+        requested_by=requested_by,
+        source=source,
+        filter=filter,
+        origin=origin,
     )
 
 
 def take_redrive(*, after: UUID) -> TextClause:
     """Lock the next open redrive by id that nobody works on.
 
-    (id, owner_id, created_at, source, filter, cursor, matched, redriven), or no row.
+    (id, owner_id, created_at, source, filter, cursor, matched, redriven, origin), or no row.
     """
     return _TAKE.bindparams(after=after)
 

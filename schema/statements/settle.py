@@ -116,17 +116,18 @@ _FOLLOW_UP = sa.text(
     f"""
 INSERT INTO outbox (id, type, job_id, owner_id, kind, first_ordinal, last_ordinal, unfinished,
                     state, priority, available_at, turn_at, deferred, correlation_id, traceparent,
-                    tracestate, baggage)
+                    tracestate, baggage, origin)
 SELECT r.id, 'inputs', j.id, j.owner_id, j.kind, r.first_ordinal, r.last_ordinal, r.unfinished,
        CASE WHEN j.status IN ('SUBMITTED', 'RUNNING') THEN 'PENDING' ELSE 'HELD' END, j.priority,
        now() + r.delay_seconds * interval '1 second',
        now() + r.delay_seconds * interval '1 second'
            + (row_number() OVER (PARTITION BY j.id ORDER BY r.first_ordinal) - 1) * {STRIDE},
-       r.delay_seconds > 0, j.correlation_id, j.traceparent, j.tracestate, j.baggage
+       r.delay_seconds > 0, j.correlation_id, j.traceparent, j.tracestate, j.baggage,
+       nullif(r.origin, j.traceparent)
 FROM unnest(CAST(:ids AS bigint[]), CAST(:job_ids AS uuid[]), CAST(:firsts AS integer[]),
             CAST(:lasts AS integer[]), CAST(:counts AS integer[]),
-            CAST(:delays_seconds AS double precision[]))
-     AS r (id, job_id, first_ordinal, last_ordinal, unfinished, delay_seconds)
+            CAST(:delays_seconds AS double precision[]), CAST(:origins AS text[]))
+     AS r (id, job_id, first_ordinal, last_ordinal, unfinished, delay_seconds, origin)
 JOIN job j ON j.id = r.job_id
 """
 )
@@ -223,7 +224,9 @@ def reserve_entry_ids(many: int) -> TextClause:
 
 
 def insert_follow_ups(entries: Mapping[str, Sequence[Any]]) -> TextClause:
-    """Insert entries that carry inputs on: ids, job_ids, firsts, lasts, counts, delays_seconds."""
+    """Insert entries that carry inputs on: ids, job_ids, firsts, lasts, counts, delays_seconds,
+    origins (the traceparents of the attempts that failed).
+    """
     return _FOLLOW_UP.bindparams(**entries)
 
 

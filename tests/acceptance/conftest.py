@@ -37,6 +37,7 @@ BRIEF = {
     "HAULAGE_RELAY_BACKOFF_CAP_SECONDS": "0.5",
     "HAULAGE_LEASE_SECONDS": "30",
     "HAULAGE_BUCKET": "unused",
+    "HAULAGE_PROMETHEUS": "false",
 }
 
 

@@ -9,7 +9,7 @@ import json
 import os
 from collections import Counter
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 from uuid import uuid4
@@ -17,7 +17,8 @@ from uuid import uuid4
 from pydantic import Field
 
 from consumer.processors.protocol import Resources, Work
-from schema.errors import InvalidInput
+from schema.chunking import ChunkBounds
+from schema.errors import Fault, InvalidInput
 from schema.kinds import JobInput, Kind
 from schema.outcome import Artifact, Backoff, Outcome, Succeeded
 from tests.platform import eventually, stretch
@@ -31,6 +32,8 @@ class LedgerInput(JobInput):
     gated: bool = False
     # Settling a file takes a transaction of several statements; otherwise it is one statement.
     file: bool = False
+    # So many first attempts fail.
+    failures: int = Field(default=0, ge=0)
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,6 +96,8 @@ async def keep(ledger: Ledger, work: Work) -> Outcome:
     if body.gated:
         await ledger.pass_gate()
     await stretch(body.work_ms / 1_000)
+    if work.attempt <= body.failures:
+        raise Fault(f"attempt {work.attempt} fails, as it is to")
     ledger.add("ended", work, run)
     result = {"run": run}
     if not body.file:
@@ -108,6 +113,8 @@ LEDGER = Kind(
     backoff=Backoff(base_seconds=0.01, cap_seconds=0.05),
     max_attempts=100,
 )
+# Each input by itself, as work that is slow or ordered is cut.
+LEDGER_APART = replace(LEDGER, name="ledger-apart", chunk=ChunkBounds(minimum=1, maximum=1))
 
 
 def inputs(many: int, **fields: Any) -> list[dict[str, Any]]:

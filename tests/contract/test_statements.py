@@ -21,6 +21,7 @@ from schema.statements.control import (
     find_sweeping_jobs,
     move_entries,
 )
+from schema.statements.gauges import count_letters, measure_backlog
 from schema.statements.relay import (
     find_room,
     lock_due_events,
@@ -132,6 +133,8 @@ def scans(nodes: list[dict[str, Any]], table: str) -> set[str]:
         (find_room(window=200), "outbox", {"outbox_sent"}),
         (take_over_lapsed("r", 30, most=10), "outbox", {"outbox_lease"}),
         (requeue_overdue(900, most=100), "outbox", {"outbox_sent"}),
+        (measure_backlog(most=100), "outbox", {"outbox_pkey"}),
+        (measure_backlog(most=100), "outbox", {"outbox_event"}),
         (claim_by_id("w", 30, [1, 2, 3]), "outbox", {"outbox_pkey"}),
         (lock_due_events("t", 30, most=100), "outbox", {"outbox_event"}),
         (next_event(), "outbox", {"outbox_event"}),
@@ -146,8 +149,8 @@ def scans(nodes: list[dict[str, Any]], table: str) -> set[str]:
     ],
     ids=[
         "claim_ready", "lock_ready", "next_ready", "promote_due", "find_room", "take_over_lapsed",
-        "requeue_overdue", "claim_by_id", "lock_events", "next_event", "move_entries",
-        "end_entries", "end_inputs", "clear_sweeping",
+        "requeue_overdue", "oldest_entries", "oldest_event", "claim_by_id", "lock_events",
+        "next_event", "move_entries", "end_entries", "end_inputs", "clear_sweeping",
         "expire_jobs", "find_sweeping_jobs", "mark_prunable_jobs", "prune_marked_jobs",
     ],
 )  # fmt: skip
@@ -157,6 +160,24 @@ async def test_the_hot_statement_finds_its_entries_through_an_index(
     used = scans(await explain(database, statement), table)
     assert used & indexes
     assert "Seq Scan" not in used
+
+
+async def test_causes_of_dead_letters_are_counted_along_their_index(
+    platform: Platform, database: Database
+) -> None:
+    await platform.rows(
+        "INSERT INTO dead_letter (job_id, ordinal, owner_id, kind, attempts, worker, error_class,"
+        " error_message, fingerprint, correlation_id)"
+        " SELECT gen_random_uuid(), n, :owner, 'export', 1, 'w', 'Bad', 'no',"
+        " 'cause ' || n % 7, 'c' FROM generate_series(1, 20000) AS n RETURNING ordinal",
+        owner=platform.owner_id,
+    )
+    await database.fetch(text("ANALYZE dead_letter"))
+    statement = count_letters(most=100_000, most_causes=1_000)
+    (row,) = await database.fetch(statement)
+    assert (row.letters, row.causes) == (20_000, 7)
+    nodes = await explain(database, statement)
+    assert "dead_letter_fingerprint" in {node.get("Index Name") for node in nodes}
 
 
 async def test_inputs_of_a_claim_are_read_by_key_and_never_scanned(

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from consumer.processors.verdicts import outcome_of
-from infra.telemetry import TEXT_LIMIT, redact
+from infra.telemetry.redaction import TEXT_LIMIT, redact
 from schema.outcome import MESSAGE_LIMIT, clean, fingerprint
 
 CHECKOUT = Path(__file__).resolve().parent.parent.parent

@@ -7,7 +7,7 @@ from structlog.testing import capture_logs
 
 from api.edge import Edge
 from infra.database import Database
-from infra.telemetry import CORRELATION_ID
+from infra.telemetry.logs import CORRELATION_ID
 from tests.integration.api.conftest import ABC, Api, application
 from tests.platform import settings_for
 

@@ -121,6 +121,11 @@ async def test_answers_of_the_lifecycle_are_what_the_document_says(
     for ordinal in range(5):
         shown = await client.get(f"/jobs/{job}/inputs/{ordinal}")
         check(document, "InputHistory", shown.json())
+        for query in ({}, {"ordinal": ordinal}):
+            told = await client.get(f"/jobs/{job}/timeline", params=query)
+            check(document, "Timeline", told.json())
+            correlation = await client.get(f"/correlations/{told.json()['correlationId']}")
+            check(document, "Correlation", correlation.json())
     check(document, "DeadLetterPage", (await client.get("/dlq")).json())
     check(document, "CausePage", (await client.get("/dlq/groups")).json())
     dry = await client.post("/dlq/reprocess", json={"all": True, "dryRun": True})

@@ -155,7 +155,7 @@ async def test_a_purged_queue_is_one_line_for_each_job(
     resender = Resender(database, after_seconds=60, most=100, wake=lambda: None)
     with capture_logs() as lines:
         assert await resender.once() == 6
-    assert {line["job"] for line in lines} == jobs
+    assert {line["job_id"] for line in lines} == jobs
     assert [(line["event"], line["entries"]) for line in lines] == [("resender.requeued", 3)] * 2
 
 

@@ -8,8 +8,9 @@ from opentelemetry.trace import get_current_span
 from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
 from starlette.datastructures import Headers
 
-from api.tracing import new_traceparent, read_baggage, read_trace, read_traceparent, read_tracestate
-from infra.telemetry import CORRELATION_ID, accept_correlation_id
+from api.tracing import begun, read_baggage, read_trace, read_traceparent, read_tracestate
+from infra.telemetry.logs import CORRELATION_ID, accept_correlation_id
+from schema.message import Trace
 
 GOOD = "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01"
 _FORM = re.compile(r"00-(?!0{32})[0-9a-f]{32}-(?!0{16})[0-9a-f]{16}-[0-9a-f]{2}")
@@ -39,7 +40,7 @@ def test_a_well_formed_parent_is_kept() -> None:
 )
 def test_a_malformed_parent_starts_a_new_trace(malformed: str) -> None:
     assert read_traceparent(malformed) is None
-    trace = read_trace(headers(("traceparent", malformed), ("tracestate", "a=1")))
+    trace = begun(read_trace(headers(("traceparent", malformed), ("tracestate", "a=1"))))
     assert trace.traceparent is not None
     assert _FORM.fullmatch(trace.traceparent)
     assert trace.traceparent != malformed
@@ -57,7 +58,8 @@ def test_a_later_version_is_read_as_ours() -> None:
 
 @given(st.text(max_size=80) | st.from_regex(_FORM, fullmatch=True))
 def test_what_is_kept_of_a_parent_is_valid_to_opentelemetry(header: str) -> None:
-    kept = read_traceparent(header) or new_traceparent()
+    kept = begun(Trace("id", read_traceparent(header))).traceparent
+    assert kept is not None
     context = TraceContextTextMapPropagator().extract({"traceparent": kept})
     assert get_current_span(context).get_span_context().is_valid
 

@@ -1,0 +1,192 @@
+"""Opens the telemetry of a process, as OpenTelemetry's own settings say, and closes it in time.
+
+What is sent waits in a bounded queue and is sent by a thread: a collector that is slow or away
+costs what it was to be told, never work. What is not asked for is not even imported.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import sys
+import threading
+from contextlib import asynccontextmanager, suppress
+from typing import TYPE_CHECKING
+
+import structlog
+
+from infra.telemetry import names
+from infra.telemetry.instruments import SILENT, Instruments
+from infra.telemetry.metrics import Metrics
+from infra.telemetry.otel_settings import OtelSettings
+from infra.telemetry.tracing import Tracing
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Callable, Sequence
+
+    from opentelemetry.sdk.metrics import MeterProvider
+    from opentelemetry.sdk.metrics.export import MetricReader
+    from opentelemetry.sdk.resources import Resource
+    from opentelemetry.sdk.trace import TracerProvider
+    from opentelemetry.sdk.trace.export import SpanExporter
+
+    from infra.settings import Settings
+    from infra.telemetry.otel_settings import Protocol
+
+log: structlog.stdlib.BoundLogger = structlog.get_logger(__name__)
+
+# It makes a record for every span that finds the queue full; why it is full, the exporter says.
+_CHATTY = "opentelemetry.sdk._shared_internal"
+# The process is about to end, and has seconds for everything.
+_LAST_SECONDS = 3.0
+
+
+@asynccontextmanager
+async def open_instruments(
+    settings: Settings, *, process: str, worker: str, is_exposed: bool
+) -> AsyncIterator[Instruments]:
+    """Give the instruments of this process; what they hold is sent before the block is left.
+
+    Whatever cannot be sent within three seconds then is lost. ``is_exposed`` asks for a page of
+    metrics.
+    """
+    otel = OtelSettings.from_environment(os.environ)
+    is_exposed = is_exposed and not otel.is_disabled
+    is_written = settings.emf and not otel.is_disabled
+    if not (otel.traces or otel.metrics or is_exposed or is_written):
+        yield SILENT
+        return
+    resource = _resource(process, worker)
+    tracing, metrics, exposition = SILENT.tracing, SILENT.metrics, None
+    closing: list[Callable[[], object]] = []
+    if otel.traces:
+        tracer_provider = _tracer_provider(otel.traces, resource)
+        closing.append(tracer_provider.shutdown)
+        tracing = tracing_of(tracer_provider, settings)
+    readers: list[MetricReader] = []
+    if otel.metrics:
+        readers.append(_otlp_reader(otel.metrics))
+    if is_written:
+        readers.append(_emf_reader(settings.emf_interval_seconds))
+    if is_exposed:
+        from infra.telemetry.exposition import Exposition
+
+        exposition = Exposition()
+        readers.append(exposition.reader)
+    if readers:
+        meter_provider = _meter_provider(readers, resource)
+        closing.append(meter_provider.shutdown)
+        metrics = Metrics(meter_provider.get_meter(names.SCOPE))
+    log.info(
+        "telemetry.opened",
+        traces=otel.traces,
+        metrics=otel.metrics,
+        emf=is_written,
+        prometheus=is_exposed,
+    )
+    try:
+        yield Instruments(tracing, metrics, exposition)
+    finally:
+        await _within(_LAST_SECONDS, closing)
+
+
+def tracing_of(provider: TracerProvider, settings: Settings) -> Tracing:
+    """Give the tracing of a process whose spans go to this provider."""
+    system, destination = "haulage_outbox", "outbox"
+    if settings.consumer_mode == "sqs-consumer" and settings.queue_url:
+        system, destination = "aws_sqs", settings.queue_url.rstrip("/").rpartition("/")[2]
+    return Tracing(
+        provider.get_tracer(names.SCOPE),
+        system=system,
+        destination=destination,
+        each_run=settings.trace_runs,
+    )
+
+
+# ruff: noqa: PLC0415 - each of these costs a good part of a second, and most are not needed
+def _tracer_provider(protocol: Protocol, resource: Resource) -> TracerProvider:
+    from opentelemetry.sdk.trace import TracerProvider
+    from opentelemetry.sdk.trace.export import BatchSpanProcessor
+
+    exporter: SpanExporter
+    if protocol == "grpc":
+        from opentelemetry.exporter.otlp.proto.grpc import trace_exporter as over_grpc
+
+        exporter = over_grpc.OTLPSpanExporter()
+    else:
+        from opentelemetry.exporter.otlp.proto.http import trace_exporter as over_http
+
+        exporter = over_http.OTLPSpanExporter()
+    logging.getLogger(_CHATTY).setLevel(logging.ERROR)
+    # By itself the SDK would wait at the exit for a collector that never answers.
+    provider = TracerProvider(resource=resource, shutdown_on_exit=False)
+    provider.add_span_processor(BatchSpanProcessor(exporter))
+    return provider
+
+
+def _meter_provider(readers: Sequence[MetricReader], resource: Resource) -> MeterProvider:
+    from opentelemetry.sdk.metrics import MeterProvider
+
+    return MeterProvider(readers, resource, shutdown_on_exit=False)
+
+
+def _otlp_reader(protocol: Protocol) -> MetricReader:
+    from opentelemetry.sdk.metrics.export import MetricExporter, PeriodicExportingMetricReader
+
+    exporter: MetricExporter
+    if protocol == "grpc":
+        from opentelemetry.exporter.otlp.proto.grpc import metric_exporter as over_grpc
+
+        exporter = over_grpc.OTLPMetricExporter()
+    else:
+        from opentelemetry.exporter.otlp.proto.http import metric_exporter as over_http
+
+        exporter = over_http.OTLPMetricExporter()
+    return PeriodicExportingMetricReader(exporter)
+
+
+def _emf_reader(interval_seconds: float) -> MetricReader:
+    from opentelemetry.sdk.metrics.export import PeriodicExportingMetricReader
+
+    from infra.telemetry.emf import EmfExporter
+
+    return PeriodicExportingMetricReader(EmfExporter(sys.stdout), interval_seconds * 1_000)
+
+
+def _resource(process: str, worker: str) -> Resource:
+    """Name the process; OTEL_SERVICE_NAME and OTEL_RESOURCE_ATTRIBUTES have the last word."""
+    from opentelemetry.sdk.resources import OTELResourceDetector, Resource
+
+    return Resource.create(
+        {
+            "service.name": f"{names.SERVICE_NAMESPACE}-{process}",
+            "service.namespace": names.SERVICE_NAMESPACE,
+            "service.instance.id": worker,
+            **OTELResourceDetector().detect().attributes,
+        }
+    )
+
+
+async def _within(seconds: float, closing: Sequence[Callable[[], object]]) -> None:
+    """Close all at once, in threads that end with the process, whatever they wait for."""
+    loop = asyncio.get_running_loop()
+    closed = [asyncio.Event() for _ in closing]
+
+    def work(close: Callable[[], object], done: asyncio.Event) -> None:
+        try:
+            close()
+        finally:
+            with suppress(RuntimeError):  # the loop is closed already: nobody waits any more
+                loop.call_soon_threadsafe(done.set)
+
+    for close, done in zip(closing, closed, strict=True):
+        threading.Thread(
+            target=work, args=(close, done), name="telemetry close", daemon=True
+        ).start()
+    try:
+        async with asyncio.timeout(seconds):
+            for done in closed:
+                await done.wait()
+    except TimeoutError:
+        log.warning("telemetry.not_sent", waited_seconds=seconds)

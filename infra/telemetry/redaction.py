@@ -1,0 +1,137 @@
+"""What is never written: credentials are taken out of texts and log events, and both are cut.
+
+Whatever a field of a log event holds, the line that comes of it is plain JSON of bounded size.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from collections.abc import MutableMapping
+
+# Every repetition is bounded: a text of any shape costs time in proportion to its length.
+_URL_SECRET = re.compile(
+    r"\b([A-Za-z][A-Za-z0-9+.-]{1,20}://)"
+    r"(?:[^\s/]{0,256}@|[^\s/@:]{0,128}:[^\s@]{0,256}@|[^\s/@:]{0,128}:[^\s/@]{0,256}\Z)"
+)
+_BEARER = re.compile(r"(?i)\b(bearer\s{1,8})\S+")
+_NAMED_SECRET = re.compile(r"(?i)(password=|x-amz-(?:signature|security-token)=)[^\s&'\"]+")
+_API_KEY = re.compile(r"hlg_[A-Za-z0-9_-]+")
+_SECRET_NAME = re.compile(r"(?i)passw(or)?d|secret|authorization|api_?key|(^|_)token$")
+_HIDDEN = "***"
+# What is longer is cut, with a mark, before anything else is done with it.
+TEXT_LIMIT = 8 * 1024
+CUT = "… (cut)"
+# What all fields of a line may take together, besides those that every line has.
+_LINE_LIMIT = 24 * 1024
+_NESTED_LIMIT = 1024
+_DEEPEST = 12
+_EVERY_LINE = frozenset({
+    "event", "level", "timestamp", "process", "worker", "correlation_id", "trace_id", "span_id",
+    "job", "entry",
+})  # fmt: skip
+
+
+def redact_event(_logger: object, _name: str, event: MutableMapping[str, Any]) -> Any:  # noqa: ANN401
+    """Give an event as it may be written: the processor of structlog before the rendering."""
+    # What every line has is never what has to go when others are too long.
+    line = _Line(_LINE_LIMIT)
+    for name in event:
+        if name in _EVERY_LINE:
+            event[name] = _Line(TEXT_LIMIT).value(event[name])
+    return {
+        _text(name): value if name in _EVERY_LINE else line.field(name, value)
+        for name, value in event.items()
+    }
+
+
+class _Line:
+    """Takes the secrets out of the values of one line, and cuts them to what is left of it."""
+
+    def __init__(self, left: int) -> None:
+        self._left = left
+
+    def field(self, name: object, value: object, depth: int = 0) -> object:
+        """Give what may be written of a field."""
+        if isinstance(name, str) and value and _SECRET_NAME.search(name[:TEXT_LIMIT]):
+            return _HIDDEN
+        return self.value(value, depth)
+
+    def value(self, value: object, depth: int = 0) -> object:
+        """Give what may be written of a value: plain JSON, without secrets."""
+        if value is None or isinstance(value, bool | float):
+            return value
+        if isinstance(value, int):
+            return value if value.bit_length() <= 64 else CUT  # noqa: PLR2004 - a machine's word
+        if isinstance(value, Mapping):
+            return self._mapping(value, depth + 1)
+        if isinstance(value, list | tuple | set | frozenset):
+            return self._list(value, depth + 1)
+        # Whatever the renderer would show by its repr is a text as well.
+        text = redact(value if isinstance(value, str) else _shown(value))
+        # Deep inside, as in exceptions of exceptions, none may take the place of all others.
+        if depth and len(text) > _NESTED_LIMIT:
+            text = text[:_NESTED_LIMIT] + CUT
+        return self._fitted(text)
+
+    def _mapping(self, value: Mapping[Any, Any], depth: int) -> dict[str, object]:
+        kept: dict[str, object] = {}
+        for name, member in value.items():
+            if self._left <= 0 or depth > _DEEPEST:
+                kept[CUT] = len(value) - len(kept)
+                break
+            text = self._fitted(_text(name))
+            kept[text] = self.field(name, member, depth)
+        return kept
+
+    def _list(self, value: Iterable[object], depth: int) -> list[object]:
+        kept: list[object] = []
+        for member in value:
+            if self._left <= 0 or depth > _DEEPEST:
+                kept.append(CUT)
+                break
+            self._left -= 4
+            kept.append(self.value(member, depth))
+        return kept
+
+    def _fitted(self, text: str) -> str:
+        wide = 1 if text.isascii() else 6  # as JSON escapes it
+        room = max(self._left // wide, 0)
+        self._left -= len(text) * wide + 4
+        return text if len(text) <= room else text[:room] + CUT
+
+
+def _text(name: object) -> str:
+    return redact(name if isinstance(name, str) else _shown(name))
+
+
+def _shown(value: object) -> str:
+    try:
+        return repr(value)
+    except Exception as error:  # noqa: BLE001 - a line is written whatever a field's repr does
+        return f"<{type(value).__name__} whose repr raises {type(error).__name__}>"
+
+
+def redact(text: str) -> str:
+    """Take credentials out of a text, and cut it to ``TEXT_LIMIT``.
+
+    Credentials are those inside URLs, bearer tokens, passwords of connection strings, API keys.
+    """
+    cut = len(text) > TEXT_LIMIT
+    text = text[:TEXT_LIMIT]
+    if "://" in text:
+        text = _URL_SECRET.sub(_without_userinfo, text)
+    text = _BEARER.sub(r"\1***", text)
+    text = _NAMED_SECRET.sub(r"\1***", text)
+    text = _API_KEY.sub("hlg_***", text)
+    return text + CUT if cut else text
+
+
+def _without_userinfo(found: re.Match[str]) -> str:
+    if found[0].endswith("@"):
+        return f"{found[1]}{_HIDDEN}@"
+    # The end of the text: a host with its port, or a password whose URL was cut off.
+    return found[0] if len(found.string) < TEXT_LIMIT else f"{found[1]}{_HIDDEN}"

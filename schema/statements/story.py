@@ -1,0 +1,364 @@
+"""Statements that tell what happened to a job or to one input, in order of time.
+
+They only read what is kept anyway: the job, its live entries, failed attempts, dead letters,
+redrives and the outcome on each input. The way of what went well is not written down while it
+goes, so that some steps have no row: docs/api.md says which.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, NamedTuple
+from uuid import UUID
+
+import sqlalchemy as sa
+
+if TYPE_CHECKING:
+    import datetime as dt
+
+    from sqlalchemy.sql.elements import TextClause
+
+# What a step may say, and its type; each source below sets some of these.
+_COLUMNS = {
+    "at": "timestamptz",
+    "until": "timestamptz",
+    "n": "bigint",
+    "ordinal": "integer",
+    "last_ordinal": "integer",
+    "inputs": "integer",
+    "outcome": "text",
+    "generation": "integer",
+    "attempt": "integer",
+    "worker": "text",
+    "error_class": "text",
+    "error_message": "text",
+    "elapsed_ms": "integer",
+    "next_at": "timestamptz",
+    "entry_id": "bigint",
+    "epoch": "integer",
+    "fingerprint": "text",
+    "redrive_id": "uuid",
+    "requested_by": "text",
+    "because": "text",
+}
+# The head of a UUIDv7 is its time, by the clock of the host that made it.
+_TIME_SHIFT = 80
+_SKEW_MS = 3_600_000
+
+
+class Place(NamedTuple):
+    """Where a step stands in the story of its job."""
+
+    at: dt.datetime
+    rank: int
+    ordinal: int
+    n: int
+
+
+def _step(rank: int, type_: str, source: str, **said: str) -> str:
+    columns = [
+        f"CAST({said.get(column, 'NULL')} AS {kept_as}) AS {column}"
+        for column, kept_as in _COLUMNS.items()
+    ]
+    return f"SELECT {rank} AS rank, {type_} AS type, {', '.join(columns)}\n    FROM {source}"
+
+
+_OUTCOME = "CASE a.status WHEN 'PENDING' THEN 'WORKER_LOST' ELSE a.status END"
+_FINAL = "i.status IN ('SUCCEEDED', 'SKIPPED', 'NOT_FOUND', 'CANCELLED', 'EXPIRED')"
+_OF_JOB = "CAST(:job_id AS uuid)"
+_ONE = "CAST(:ordinal AS integer)"
+_IS_IT = f"({_ONE} IS NULL OR {{}}.ordinal = {_ONE})"
+
+_OF_THE_JOB = (
+    _step(0, "'job.accepted'", "target j", at="j.requested_at", inputs="j.total"),
+    _step(1, "'job.due'", "target j WHERE j.scheduled_for IS NOT NULL", at="j.scheduled_for"),
+    _step(2, "'job.started'", "target j WHERE j.started_at IS NOT NULL", at="j.started_at"),
+    _step(
+        12,
+        "'job.finished'",
+        "target j WHERE j.finished_at IS NOT NULL",
+        at="j.finished_at",
+        outcome="j.status",
+        because="j.error_message",
+    ),
+    _step(
+        13,
+        "'job.expires'",
+        "target j WHERE j.expires_at IS NOT NULL AND j.finished_at IS NULL",
+        at="j.expires_at",
+    ),
+    _step(14, "'job.pruned'", "target j WHERE j.pruned_at IS NOT NULL", at="j.pruned_at"),
+    _step(
+        3,
+        "'redrive.requested'",
+        f"""redrive r JOIN target j ON r.filter ->> 'job' = CAST(j.id AS text)
+    WHERE r.id >= CAST(:redrives_from AS uuid)
+      AND ({_ONE} IS NULL OR r.filter -> 'ordinals' IS NULL
+           OR r.filter -> 'ordinals' @> to_jsonb({_ONE}))""",
+        at="r.created_at",
+        until="r.finished_at",
+        n="hashtextextended(CAST(r.id AS text), 0)",
+        inputs="r.redriven",
+        outcome="CASE WHEN r.finished_at IS NULL THEN 'RUNNING'"
+        " WHEN r.stopped_reason IS NULL THEN 'DONE' ELSE 'STOPPED' END",
+        redrive_id="r.id",
+        requested_by="r.requested_by",
+        because="r.stopped_reason",
+    ),
+)
+
+_OF_EACH_INPUT = (
+    _step(
+        4,
+        "'attempt.failed'",
+        f"attempt a WHERE a.job_id = {_OF_JOB} AND {_IS_IT.format('a')}",
+        at="a.ended_at",
+        n="a.generation * 1000 + a.attempt",
+        ordinal="a.ordinal",
+        inputs="1",
+        outcome=_OUTCOME,
+        generation="a.generation",
+        attempt="a.attempt",
+        worker="a.worker",
+        error_class="a.error_class",
+        error_message="a.error_message",
+        elapsed_ms="a.elapsed_ms",
+        next_at="a.next_at",
+    ),
+    _step(
+        5,
+        "'input.died'",
+        f"dead_letter d WHERE d.job_id = {_OF_JOB} AND {_IS_IT.format('d')}",
+        at="d.died_at",
+        ordinal="d.ordinal",
+        inputs="1",
+        attempt="d.attempts",
+        worker="d.worker",
+        error_class="d.error_class",
+        error_message="d.error_message",
+        fingerprint="d.fingerprint",
+    ),
+    _step(
+        6,
+        "'input.settled'",
+        f"input i WHERE i.job_id = {_OF_JOB} AND {_IS_IT.format('i')} AND {_FINAL}",
+        at="i.settled_at",
+        ordinal="i.ordinal",
+        inputs="1",
+        outcome="i.status",
+        generation="i.generation",
+        attempt="i.attempts",
+        error_class="i.error_class",
+        error_message="i.error_message",
+        elapsed_ms="i.elapsed_ms",
+    ),
+)
+
+_BUCKET = "date_trunc(CAST(:bucket AS text), {}, 'UTC')"
+_OF_ALL_INPUTS = (
+    _step(
+        4,
+        "'attempt.failed'",
+        f"""attempt a WHERE a.job_id = {_OF_JOB}
+    GROUP BY {_BUCKET.format("a.ended_at")}, a.status, a.worker, a.error_class""",
+        at="min(a.ended_at)",
+        until="max(a.ended_at)",
+        n="hashtextextended(concat_ws(' ', a.status, a.worker, a.error_class), 0)",
+        ordinal="min(a.ordinal)",
+        last_ordinal="max(a.ordinal)",
+        inputs="count(*)",
+        outcome=_OUTCOME,
+        worker="a.worker",
+        error_class="a.error_class",
+        error_message="min(a.error_message)",
+        elapsed_ms="avg(a.elapsed_ms)",
+        next_at="min(a.next_at)",
+    ),
+    _step(
+        5,
+        "'input.died'",
+        f"""dead_letter d WHERE d.job_id = {_OF_JOB}
+    GROUP BY {_BUCKET.format("d.died_at")}, d.fingerprint""",
+        at="min(d.died_at)",
+        until="max(d.died_at)",
+        n="hashtextextended(d.fingerprint, 0)",
+        ordinal="min(d.ordinal)",
+        last_ordinal="max(d.ordinal)",
+        inputs="count(*)",
+        error_class="min(d.error_class)",
+        error_message="min(d.error_message)",
+        fingerprint="d.fingerprint",
+    ),
+    _step(
+        6,
+        "'input.settled'",
+        f"""input i WHERE i.job_id = {_OF_JOB} AND {_FINAL}
+    GROUP BY {_BUCKET.format("i.settled_at")}, i.status""",
+        at="min(i.settled_at)",
+        until="max(i.settled_at)",
+        n="hashtextextended(i.status, 0)",
+        ordinal="min(i.ordinal)",
+        last_ordinal="max(i.ordinal)",
+        inputs="count(*)",
+        outcome="i.status",
+        elapsed_ms="avg(i.elapsed_ms)",
+    ),
+)
+
+
+# Where live entries stand now. When one was claimed, held or parked is not kept.
+_LIVE = f"""
+SELECT e.id, e.first_ordinal, e.last_ordinal, e.unfinished, s.type,
+       CASE s.type WHEN 'entry.relayed' THEN e.sent_at WHEN 'entry.due' THEN e.available_at
+                   WHEN 'lease.ends' THEN e.locked_until
+                   WHEN 'lease.lapsed' THEN e.locked_until END AS at,
+       CASE WHEN e.state = 'CLAIMED' THEN e.locked_by END AS worker,
+       CASE WHEN e.state = 'CLAIMED' THEN e.epoch END AS epoch,
+       CASE s.type WHEN 'entry.held' THEN 'job is ' || j.status
+                   WHEN 'entry.parked' THEN e.parked_reason END AS because
+FROM outbox e JOIN target j ON j.id = e.job_id
+CROSS JOIN LATERAL (
+    SELECT CASE WHEN e.state = 'SENT' THEN 'entry.relayed'
+                WHEN e.state = 'PARKED' THEN 'entry.parked'
+                WHEN e.state = 'CLAIMED' AND e.locked_until > now() THEN 'lease.ends'
+                WHEN e.state = 'CLAIMED' THEN 'lease.lapsed'
+                WHEN e.state = 'PENDING' AND j.status IN ('SUBMITTED', 'RUNNING')
+                THEN 'entry.due' ELSE 'entry.held' END AS type
+) s
+WHERE e.type = 'inputs'
+  AND ({_ONE} IS NULL
+       OR e.id = (SELECT i.entry_id FROM input i WHERE i.job_id = {_OF_JOB} AND i.ordinal = {_ONE}))
+"""
+_OF_EACH_ENTRY = _step(
+    7,
+    "e.type",
+    "live e",
+    at="e.at",
+    n="e.id",
+    ordinal="e.first_ordinal",
+    last_ordinal="e.last_ordinal",
+    inputs="e.unfinished",
+    worker="e.worker",
+    entry_id="e.id",
+    epoch="e.epoch",
+    because="e.because",
+)
+_OF_ALL_ENTRIES = _step(
+    7,
+    "e.type",
+    "live e GROUP BY e.type, e.worker, e.because",
+    at="min(e.at)",
+    until="max(e.at)",
+    n="hashtextextended(concat_ws(' ', e.type, e.worker, e.because), 0)",
+    ordinal="min(e.first_ordinal)",
+    last_ordinal="max(e.last_ordinal)",
+    inputs="sum(e.unfinished)",
+    worker="e.worker",
+    because="e.because",
+)
+
+# What has no time comes last: it is so now, and since when is not kept.
+_ORDER = "coalesce(at, '9999-12-31T00:00:00Z'), rank, coalesce(ordinal, -1), coalesce(n, 0)"
+
+
+def _story(*steps: str) -> TextClause:
+    return sa.text(
+        f"""
+WITH target AS MATERIALIZED (
+    SELECT * FROM job WHERE id = {_OF_JOB}
+), live AS MATERIALIZED ({_LIVE}
+), step AS MATERIALIZED (
+    {f"{chr(10)}    UNION ALL{chr(10)}    ".join(steps)}
+), told AS (
+    SELECT step.*, at > now() AS is_expected,
+           extract(epoch FROM at - lag(at) OVER (ORDER BY {_ORDER})) * 1000 AS since_ms,
+           coalesce(at, '9999-12-31T00:00:00Z') AS place_at,
+           coalesce(ordinal, -1) AS place_ordinal, coalesce(n, 0) AS place_n
+    FROM step
+)
+SELECT * FROM told
+WHERE (place_at, rank, place_ordinal, place_n)
+    > (CAST(:after_at AS timestamptz), CAST(:after_rank AS integer),
+       CAST(:after_ordinal AS integer), CAST(:after_n AS bigint))
+ORDER BY place_at, rank, place_ordinal, place_n
+LIMIT CAST(:most AS integer)
+"""
+    )
+
+
+_EACH = _story(*_OF_THE_JOB, *_OF_EACH_INPUT, _OF_EACH_ENTRY)
+_GROUPED = _story(*_OF_THE_JOB, *_OF_ALL_INPUTS, _OF_ALL_ENTRIES)
+
+_HEAD = """
+SELECT j.id, j.key, o.name AS owner, j.kind, j.status, j.total, j.correlation_id, j.traceparent,
+       j.requested_at,
+       extract(epoch FROM coalesce(j.finished_at, now()) - coalesce(j.started_at, j.requested_at))
+           AS lasted_seconds
+FROM job j JOIN owner o ON o.id = j.owner_id
+WHERE (CAST(:owner_id AS uuid) IS NULL OR j.owner_id = CAST(:owner_id AS uuid))
+"""
+_HEAD_OF_JOB = sa.text(f"{_HEAD} AND j.key = CAST(:key AS text)")
+_HEADS_OF_CORRELATION = sa.text(
+    f"""{_HEAD} AND j.correlation_id = CAST(:correlation_id AS text)
+  AND (j.requested_at, j.id) >= (CAST(:from_time AS timestamptz), CAST(:from_id AS uuid))
+ORDER BY j.requested_at, j.id
+LIMIT CAST(:most AS integer)
+"""
+)
+
+
+def find_head(key: str, *, owner_id: UUID | None) -> TextClause:
+    """Find what a story begins with, of one job, or no row.
+
+    (id, key, owner, kind, status, total, correlation_id, traceparent, requested_at,
+    lasted_seconds: from its start to its end, or until now).
+    """
+    return _HEAD_OF_JOB.bindparams(key=key, owner_id=owner_id)
+
+
+def list_heads(
+    correlation_id: str,
+    *,
+    owner_id: UUID | None,
+    from_time: dt.datetime,
+    from_id: UUID,
+    most: int,
+) -> TextClause:
+    """List jobs of a correlation id, the oldest first, from a place on: rows as of a head."""
+    return _HEADS_OF_CORRELATION.bindparams(
+        correlation_id=correlation_id,
+        owner_id=owner_id,
+        from_time=from_time,
+        from_id=from_id,
+        most=most,
+    )
+
+
+def list_steps(
+    job_id: UUID, *, ordinal: int | None, bucket: str | None, after: Place, most: int
+) -> TextClause:
+    """List the steps of a job, or of one input of it, in order of time.
+
+    With a ``bucket`` (minute, hour, day) what happened to inputs is summed up for each of them,
+    else it is told one by one; an ``ordinal`` needs no bucket. Rows of (rank, type, the columns
+    above; is_expected: its time is yet to come; since_ms: from the step before; place_at,
+    place_ordinal, place_n: with the rank, its place).
+    """
+    assert ordinal is None or bucket is None, "one input is told step by step"
+    values = {
+        "job_id": job_id,
+        "ordinal": ordinal,
+        "redrives_from": _an_hour_before(job_id),
+        "after_at": after.at,
+        "after_rank": after.rank,
+        "after_ordinal": after.ordinal,
+        "after_n": after.n,
+        "most": most,
+    }
+    if bucket is None:
+        return _EACH.bindparams(**values)
+    return _GROUPED.bindparams(**values, bucket=bucket)
+
+
+def _an_hour_before(job_id: UUID) -> UUID:
+    """Give the least id of what was made since: the clocks that ids come from may differ."""
+    return UUID(int=max(0, (job_id.int >> _TIME_SHIFT) - _SKEW_MS) << _TIME_SHIFT)
