@@ -88,10 +88,10 @@ class Query:
         """Return if every parameter was known and valid; else raise the problem naming them."""
         for name in self._given:
             self.refuse(name, "is no parameter of this address")
-        if self._bad:
+        if many := len(self._bad):
             raise Problem(
                 HTTPStatus.UNPROCESSABLE_ENTITY,
                 "invalid-query",
-                f"{len(self._bad)} query parameters are not valid",
+                f"{many} query parameter{'s are' if many != 1 else ' is'} not valid",
                 errors=self._bad,
             )

@@ -45,7 +45,7 @@ def install(folder: Path, lock: Path, python: str) -> bool:
         if is_complete(folder, lock):
             (folder / _STAMP).touch()  # make compares times; a checkout may have touched the lock
             return False
-        print(f"Installing {lock} into {_short(folder)} (once) ...", flush=True)
+        print(f"Installing {lock} into {_short(folder)} (once; some minutes) ...", flush=True)
         shutil.rmtree(folder, ignore_errors=True)
         _run([python, "-m", "venv", str(folder)], f"{python} could not make {folder}")
         pip = [
