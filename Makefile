@@ -56,8 +56,8 @@ story: .venv/complete ## Tell what happened (JOB=key, INPUT=n: one input of it; 
 	@$(python) -m api.story $(if $(INPUT),--input $(INPUT)) -- "$${JOB:-$${ID:?say of what: JOB=key or ID=correlation id}}"
 
 .PHONY: test check fmt bench
-test: .venv/complete ## Run every test
-	$(python) -m pytest
+test: .venv/complete ## Run every test, on up to four cores
+	$(python) -m pytest --numprocesses logical --maxprocesses 4 --dist worksteal
 
 check: .venv/complete ## Lint, format, types and import directions, as CI does
 	$(python) -m ruff check .

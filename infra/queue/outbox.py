@@ -61,7 +61,7 @@ class OutboxQueue:
             statement = claim_ready(
                 self._worker, self._lease_seconds, kinds=self._kinds, most=most, turn=self._turn
             )
-            began_ns = time.time_ns()
+            began = time.monotonic()
             rows = await self._database.fetch(statement)
             self._turn = self._turn.after(rows)
         claims = [Claim.from_row(row) for row in rows]
@@ -71,7 +71,7 @@ class OutboxQueue:
                 names.RECEIVE,
                 (claim.trace for claim in claims),
                 attributes={names.MESSAGING_BATCH_COUNT: len(claims)},
-                began_ns=began_ns,
+                began=began,
             ):
                 pass
         return claims

@@ -8,6 +8,7 @@ where others were.
 
 from __future__ import annotations
 
+import time
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import replace
 from itertools import islice
@@ -99,11 +100,12 @@ class Tracing:
         *,
         parts: Iterable[Span] = (),
         attributes: Attributes = {},  # noqa: B006 - read only
-        began_ns: int | None = None,
+        began: float | None = None,
     ) -> AbstractContextManager[Span]:
         """Open a span that carries on any number of traces.
 
         ``parts`` are the spans of what is dealt with here at once: it links to each of them.
+        ``began`` is a reading of ``time.monotonic``, of what is known to be work only at its end.
         """
         if self._tracer is None:
             return _NO_SPAN
@@ -130,7 +132,7 @@ class Tracing:
             parent=parent,
             links=links,
             attributes=about,
-            began_ns=began_ns,
+            began_ns=None if began is None else _dated_ns(began),
         )
 
     def serving(
@@ -252,6 +254,11 @@ def _link(context: SpanContext, trace: Trace) -> Link:
 
 def _span_context(trace: Trace) -> SpanContext:
     return get_current_span(_remote(trace.traceparent, trace.tracestate)).get_span_context()
+
+
+def _dated_ns(moment: float) -> int:
+    # Only telemetry is dated by the host's clock.
+    return time.time_ns() - round((time.monotonic() - moment) * 1e9)
 
 
 def _remote(parent: str | None, state: str | None = None) -> Context:
