@@ -90,6 +90,7 @@ async def _repeat(
     outage: _Outage,
 ) -> None:
     failures, told = 0, ""
+    # After a failure no wake-up counts: it says that there is something to do, not that it can be.
     pause, back_off = sleep_unless(stop, woken), sleep_unless(stop)
     while not stop.is_set():
         woken.clear()
@@ -101,7 +102,6 @@ async def _repeat(
             wait = jittered(failures, base_seconds=interval_seconds, cap_seconds=longest)
             wait = max(_SHORTEST_WAIT_SECONDS, wait)
             outage.begin(service.name, error, retry_in_seconds=wait)
-            # A wake-up says that there is something to do, not that it can be done.
             await back_off(wait)
             continue
         except Exception as error:  # one duty that cannot be done must not end the others
@@ -115,7 +115,7 @@ async def _repeat(
             # The loop itself is not stuck: a restart would only end the other duties too.
             for _ in range(max(1, round(longest / interval_seconds))):
                 turned(service.name)
-                await pause(interval_seconds * random.uniform(0.8, 1.2))  # noqa: S311
+                await back_off(interval_seconds * random.uniform(0.8, 1.2))  # noqa: S311
             continue
         outage.end(service.name)
         failures, told = 0, ""

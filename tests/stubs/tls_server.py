@@ -10,8 +10,8 @@ import asyncio
 import ssl
 from contextlib import suppress
 from pathlib import Path
-from typing import Self
 
+from tests.stubs.loopback import LoopbackServer
 from tests.stubs.postgres_wire import Splitter, WireMessage, is_ssl_request
 
 CERTIFICATE = Path(__file__).resolve().parent / "tls" / "certificate.pem"
@@ -19,44 +19,18 @@ _KEY = CERTIFICATE.with_name("key.pem")
 _CHUNK_BYTES = 64 * 1024
 
 
-class TlsServer:
+class TlsServer(LoopbackServer):
     """Takes TLS and plain connections, and notes who came by which."""
 
     def __init__(self, socket_path: str) -> None:
-        self.port = 0
+        super().__init__()
         self.sessions: set[tuple[str, bool]] = set()
         self._socket_path = socket_path
         self._context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
         self._context.load_cert_chain(CERTIFICATE, _KEY)
-        self._server: asyncio.Server | None = None
-        self._tasks: set[asyncio.Task[None]] = set()
-
-    async def __aenter__(self) -> Self:
-        self._server = await asyncio.start_server(self._accept, "127.0.0.1", 0)
-        self.port = self._server.sockets[0].getsockname()[1]
-        return self
-
-    async def __aexit__(self, *_: object) -> None:
-        assert self._server is not None, "entered before"
-        self._server.close()
-        for task in self._tasks:
-            task.cancel()
-        await asyncio.gather(*self._tasks, return_exceptions=True)
 
     def url(self, database: str, *, host: str = "127.0.0.1") -> str:
         return f"postgresql://postgres@{host}:{self.port}/{database}"
-
-    async def _accept(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        task = asyncio.current_task()
-        assert task is not None, "runs inside a task"
-        self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
-        try:
-            await self._serve(reader, writer)
-        except (OSError, EOFError):
-            pass  # one of the two sides is gone, or does not trust us
-        finally:
-            writer.close()
 
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         message, has_tls = await _first_message(reader), False

@@ -12,6 +12,7 @@ import struct
 from dataclasses import dataclass
 from typing import Self
 
+from tests.stubs.loopback import LoopbackServer
 from tests.stubs.postgres_wire import STARTUP, Splitter, WireMessage, is_ssl_request
 
 _CHUNK_BYTES = 64 * 1024
@@ -31,11 +32,11 @@ class _Session:
     splitter: Splitter
 
 
-class TransactionPooler:
+class TransactionPooler(LoopbackServer):
     """Pools ``sessions`` sessions of one database, reached through the server's socket."""
 
     def __init__(self, socket_path: str, *, database: str, sessions: int = 3) -> None:
-        self.port = 0
+        super().__init__()
         self.transactions = 0
         self._socket_path = socket_path
         self._database = database
@@ -43,24 +44,16 @@ class TransactionPooler:
         self._sessions: list[_Session] = []
         self._idle: asyncio.Queue[_Session] = asyncio.Queue()
         self._greeting = b""
-        self._server: asyncio.Server | None = None
-        self._tasks: set[asyncio.Task[None]] = set()
 
     async def __aenter__(self) -> Self:
         for _ in range(self._wanted):
             session = await self._open_session()
             self._sessions.append(session)
             self._idle.put_nowait(session)
-        self._server = await asyncio.start_server(self._accept, "127.0.0.1", 0)
-        self.port = self._server.sockets[0].getsockname()[1]
-        return self
+        return await super().__aenter__()
 
-    async def __aexit__(self, *_: object) -> None:
-        assert self._server is not None, "entered before"
-        self._server.close()
-        for task in self._tasks:
-            task.cancel()
-        await asyncio.gather(*self._tasks, return_exceptions=True)
+    async def __aexit__(self, *about: object) -> None:
+        await super().__aexit__(*about)
         for session in self._sessions:
             session.writer.close()
             await session.writer.wait_closed()
@@ -80,20 +73,7 @@ class TransactionPooler:
                     self._greeting = bytes(greeting)
                     return session
 
-    def _accept(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        task = asyncio.create_task(self._serve(reader, writer), name="pooled client")
-        self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
-
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        try:
-            await self._speak(reader, writer)
-        except OSError:
-            pass  # the client is gone
-        finally:
-            writer.close()
-
-    async def _speak(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         splitter = Splitter(from_client=True)
         session: _Session | None = None
         answering: asyncio.Task[None] | None = None
@@ -107,9 +87,7 @@ class TransactionPooler:
                 if answering is None or answering.done():
                     session = await self._idle.get()
                     self.transactions += 1
-                    answering = asyncio.create_task(self._answer(session, writer))
-                    self._tasks.add(answering)
-                    answering.add_done_callback(self._tasks.discard)
+                    answering = self._begin(self._answer(session, writer))
                 assert session is not None, "taken with the task"
                 session.writer.write(message.raw)
 

@@ -75,9 +75,16 @@ async def test_a_notifier_that_may_not_notify_goes_on_until_it_may(
 
 
 class Broken:
+    """A duty that always fails, and for which there is always something to do."""
+
     name = "broken"
 
+    def __init__(self) -> None:
+        self.tries, self.woken = 0, asyncio.Event()
+
     async def once(self) -> int:
+        self.tries += 1
+        self.woken.set()
         raise KeyError("nobody foresaw this")
 
 
@@ -103,6 +110,19 @@ async def test_a_duty_that_fails_is_told_of_once_and_the_others_go_on() -> None:
             )
     assert [line["event"] for line in lines] == ["maintenance.failed"]
     assert turned == {"broken", "sound"}
+
+
+async def test_wake_ups_do_not_make_a_hot_loop_of_a_duty_that_fails() -> None:
+    stop, broken = asyncio.Event(), Broken()
+    async with asyncio.timeout(20):
+        await run_services(
+            [broken, Sound(20, stop)],
+            interval_seconds=0.01,
+            stop=stop,
+            turned=lambda _: None,
+            wakes={broken.name: broken.woken},
+        )
+    assert 0 < broken.tries <= 40, "about as often as the sound one, which had 20 rounds"
 
 
 class Away:
