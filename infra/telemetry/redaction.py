@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Mapping
+from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -20,6 +21,9 @@ _URL_SECRET = re.compile(
 _BEARER = re.compile(r"(?i)\b(bearer\s{1,8})\S+")
 _NAMED_SECRET = re.compile(r"(?i)(password=|x-amz-(?:signature|security-token)=)[^\s&'\"]+")
 _API_KEY = re.compile(r"hlg_[A-Za-z0-9_-]+")
+# One of these is in every text that any of the patterns finds. Most have none: looking for words
+# costs a hundredth of what the patterns do.
+_SIGNS = ("://", "bearer", "password=", "x-amz-", "hlg_")
 _SECRET_NAME = re.compile(r"(?i)passw(or)?d|secret|authorization|api_?key|(^|_)token$")
 _HIDDEN = "***"
 # What is longer is cut, with a mark, before anything else is done with it.
@@ -43,7 +47,7 @@ def redact_event(_logger: object, _name: str, event: MutableMapping[str, Any]) -
         if name in _EVERY_LINE:
             event[name] = _Line(TEXT_LIMIT).value(event[name])
     return {
-        _text(name): value if name in _EVERY_LINE else line.field(name, value)
+        _named(name): value if name in _EVERY_LINE else line.field(name, value)
         for name, value in event.items()
     }
 
@@ -56,22 +60,24 @@ class _Line:
 
     def field(self, name: object, value: object, depth: int = 0) -> object:
         """Give what may be written of a field."""
-        if isinstance(name, str) and value and _SECRET_NAME.search(name[:TEXT_LIMIT]):
+        if value and isinstance(name, str) and _is_secret(name[:TEXT_LIMIT]):
             return _HIDDEN
         return self.value(value, depth)
 
     def value(self, value: object, depth: int = 0) -> object:
         """Give what may be written of a value: plain JSON, without secrets."""
-        if value is None or isinstance(value, bool | float):
+        if value is None or isinstance(value, (bool, float)):
             return value
         if isinstance(value, int):
             return value if value.bit_length() <= 64 else CUT  # noqa: PLR2004 - a machine's word
-        if isinstance(value, Mapping):
-            return self._mapping(value, depth + 1)
-        if isinstance(value, list | tuple | set | frozenset):
-            return self._list(value, depth + 1)
-        # Whatever the renderer would show by its repr is a text as well.
-        text = redact(value if isinstance(value, str) else _shown(value))
+        if not isinstance(value, str):
+            if isinstance(value, Mapping):
+                return self._mapping(value, depth + 1)
+            if isinstance(value, list | tuple | set | frozenset):
+                return self._list(value, depth + 1)
+            # Whatever the renderer would show by its repr is a text as well.
+            value = _shown(value)
+        text = redact(value)
         # Deep inside, as in exceptions of exceptions, none may take the place of all others.
         if depth and len(text) > _NESTED_LIMIT:
             text = text[:_NESTED_LIMIT] + CUT
@@ -104,6 +110,16 @@ class _Line:
         return text if len(text) <= room else text[:room] + CUT
 
 
+@lru_cache(maxsize=512)
+def _named(name: str) -> str:
+    return _text(name)
+
+
+@lru_cache(maxsize=512)
+def _is_secret(name: str) -> bool:
+    return _SECRET_NAME.search(name) is not None
+
+
 def _text(name: object) -> str:
     return redact(name if isinstance(name, str) else _shown(name))
 
@@ -122,6 +138,9 @@ def redact(text: str) -> str:
     """
     cut = len(text) > TEXT_LIMIT
     text = text[:TEXT_LIMIT]
+    lowered = text.lower()
+    if not any(sign in lowered for sign in _SIGNS):
+        return text + CUT if cut else text
     if "://" in text:
         text = _URL_SECRET.sub(_without_userinfo, text)
     text = _BEARER.sub(r"\1***", text)
