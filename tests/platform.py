@@ -111,7 +111,7 @@ class Platform:
         self,
         job_id: UUID,
         *statuses: str,
-        timeout_seconds: float = 30,
+        timeout_seconds: float = 120,
         pause_seconds: float = 0.005,
     ) -> Row[Any]:
         """Wait until the job has one of the statuses; fail with its state after the timeout."""
@@ -157,7 +157,7 @@ SELECT job_id, ordinal, status, entry_id FROM input WHERE status IN ('PENDING', 
 async def eventually(
     condition: Callable[[], bool | Awaitable[bool]],
     *,
-    timeout_seconds: float = 30,
+    timeout_seconds: float = 120,
     pause_seconds: float = 0.005,
 ) -> None:
     """Ask until the condition holds, with a pause in between that leaves others their turn."""

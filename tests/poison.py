@@ -151,7 +151,7 @@ LIMITED = Kind(
     PoisonInput,
     "tests.poison:PoisonProcessor",
     backoff=_BACKOFF,
-    time_limit_seconds=0.2,
+    time_limit_seconds=1.5,
 )
 _NAMES = ("ISOLATED", "UNLIMITED", "INSIDE", "LIMITED", "BROKEN")
 REFERENCES = ",".join(f"tests.poison:{name}" for name in _NAMES)

@@ -115,10 +115,10 @@ async def test_a_window_that_is_full_is_looked_at_without_a_hot_loop_and_work_go
 ) -> None:
     async with sqs_station(stub, database, database_url, relay_window=10) as station:
         async with station.dispatching():
-            job_id = await platform.submit(300, chunk_size=1)
+            job_id = await platform.submit(100, chunk_size=1)
             station.listener.wake()
             recorder = Recorder()
             async with station.consuming(recorder):
                 await platform.until(job_id, "COMPLETED")
-    assert len(recorder.ran) == 300
+    assert len(recorder.ran) == 100
     await platform.check_consistency()

@@ -110,10 +110,10 @@ async def test_an_input_that_lasts_many_leases_runs_once(
         return Succeeded()
 
     runner = Recorder(lambda _, __: say())
-    delivery.settings = delivery.settings.model_copy(update={"lease_seconds": 1})
+    delivery.settings = delivery.settings.model_copy(update={"lease_seconds": 2})
     async with delivery.dispatching(), delivery.consuming(runner):
         await runner.started.wait()
-        await _lasts(platform, job_id, seconds=4)
+        await _lasts(platform, job_id, seconds=7)
         over.set()
         await platform.until(job_id, "COMPLETED")
     assert runner.ran == [(job_id, 0)]
@@ -126,14 +126,14 @@ async def test_an_isolated_input_that_lasts_many_leases_runs_once(
     began, gate = tmp_path / "began", tmp_path / "gate"
     body = {"file": str(began), "gate": str(gate)}
     job_id = await platform.submit([body], kind="unlimited")
-    delivery.settings = delivery.settings.model_copy(update={"lease_seconds": 1})
+    delivery.settings = delivery.settings.model_copy(update={"lease_seconds": 2})
 
     async def begun() -> bool:
         return bool(poison.marks(began))
 
     async with delivery.dispatching(), consuming(delivery, poison.UNLIMITED):
         await eventually(begun)
-        await _lasts(platform, job_id, seconds=4)
+        await _lasts(platform, job_id, seconds=7)
         gate.touch()
         await platform.until(job_id, "COMPLETED")
     assert len(poison.marks(began)) == 1
