@@ -7,8 +7,10 @@ import time
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Self
 
+from sqlalchemy import exc as sa_exc
 from starlette.responses import JSONResponse
 
+from infra.migrate import check_at_head
 from schema.errors import Unavailable
 from schema.statements.gauges import measure_backlog
 
@@ -20,48 +22,48 @@ if TYPE_CHECKING:
 
     from infra.database import Database
 
-# Entries that are counted at most; more are as good as this many to whoever scales by it.
+# Entries of a kind that are counted at most; more are as good as this many to who scales by it.
 MOST_ENTRIES = 100_000
 _FRESH_SECONDS = 5.0
+# As patient as ``/readyz``. Whoever asks again at once after a failure is told the same.
+_PATIENCE_SECONDS = 3.0
+_FAILED_SECONDS = 1.0
 
 
 @dataclass(frozen=True, slots=True)
 class Work:
-    """What is ready and what runs, of one kind or of all; seconds are known once kinds ran."""
+    """What is ready and what runs, of one kind or of all.
+
+    ``work_seconds`` of what is ready are known once each of its kinds has run.
+    """
 
     ready_entries: int = 0
     ready_inputs: int = 0
     running_inputs: int = 0
-    busy_consumers: int = 0
-    work_seconds: float | None = None
+    work_seconds: float | None = 0.0
 
     @classmethod
     def from_row(cls, row: Row[Any]) -> Self:
         """Read a row of ``measure_backlog``."""
-        return cls(
-            row.ready_entries,
-            row.ready_inputs,
-            row.running_inputs,
-            row.busy_consumers,
-            row.work_seconds,
-        )
-
-    def seconds_per_consumer(self, concurrency: int) -> float | None:
-        """Say how long the consumers that are busy now would take; none busy counts as one."""
-        if self.work_seconds is None:
-            return None if self.ready_inputs else 0.0
-        return self.work_seconds / (max(self.busy_consumers, 1) * concurrency)
+        return cls(row.ready_entries, row.ready_inputs, row.running_inputs, row.work_seconds)
 
 
 @dataclass(frozen=True, slots=True)
 class Backlog:
-    """One measurement. ``is_capped``: there was more than was counted."""
+    """One measurement. ``is_capped``: there was more of some kind than was counted."""
 
     total: Work
     kinds: dict[str, Work]
     is_capped: bool
+    busy_consumers: int
     runnable_seconds: float
     unsent_seconds: float
+
+    def seconds_per_consumer(self, concurrency: int) -> float | None:
+        """Say how long the consumers that are busy now would take; none busy counts as one."""
+        if self.total.work_seconds is None:
+            return None
+        return self.total.work_seconds / (max(self.busy_consumers, 1) * concurrency)
 
 
 async def measure(database: Database, *, most: int = MOST_ENTRIES) -> Backlog:
@@ -71,7 +73,8 @@ async def measure(database: Database, *, most: int = MOST_ENTRIES) -> Backlog:
     return Backlog(
         Work.from_row(total),
         {kind: Work.from_row(row) for kind, row in rows.items()},
-        total.looked_at >= most,
+        total.is_capped,
+        total.busy_consumers,
         total.runnable_seconds,
         total.unsent_seconds,
     )
@@ -81,7 +84,8 @@ class Scaling:
     """Answers ``/scaling``: the numbers by which the number of consumers is chosen.
 
     ``mine`` gives this process's running inputs and slots, where it is a consumer. The platform is
-    measured every five seconds at most, however often and by whomever it is asked for.
+    measured every five seconds at most, however often and by whomever it is asked for; who asks
+    meanwhile waits for the measurement under way, three seconds at most.
     """
 
     def __init__(
@@ -94,12 +98,14 @@ class Scaling:
         self._database = database
         self._concurrency = concurrency
         self.mine = mine
-        self._measured: Backlog | None = None
+        # The last measurement, or why there was none.
+        self._measured: Backlog | str = "nothing was measured yet"
         self._until = 0.0
+        self._measuring: set[asyncio.Task[Backlog]] = set()
         self._one_at_a_time = asyncio.Lock()
 
     async def page(self, _request: Request) -> JSONResponse:
-        """Answer a request; 503 while the database is away."""
+        """Answer a request; 503 while the database is away, or has not our schema."""
         try:
             return JSONResponse(self._document(await self._fresh()))
         except Unavailable as error:
@@ -107,10 +113,37 @@ class Scaling:
 
     async def _fresh(self) -> Backlog:
         async with self._one_at_a_time:
-            if self._measured is None or time.monotonic() >= self._until:
-                self._measured = await measure(self._database)
-                self._until = time.monotonic() + _FRESH_SECONDS
+            if time.monotonic() >= self._until:
+                await self._measure()
+            if isinstance(self._measured, str):
+                raise Unavailable(self._measured)
             return self._measured
+
+    async def _measure(self) -> None:
+        measuring = asyncio.create_task(self._measured_or_unmigrated(), name="measure backlog")
+        self._measuring.add(measuring)
+        measuring.add_done_callback(self._measuring.discard)
+        try:
+            await asyncio.wait({measuring}, timeout=_PATIENCE_SECONDS)
+            if measuring.done():
+                self._measured = measuring.result()
+            else:
+                self._measured = f"no answer within {_PATIENCE_SECONDS:g} s"
+        except Unavailable as error:
+            self._measured = str(error)
+        finally:
+            # To close a connection that is silent takes seconds: nobody waits for that.
+            measuring.cancel()
+        failed = isinstance(self._measured, str)
+        self._until = time.monotonic() + (_FAILED_SECONDS if failed else _FRESH_SECONDS)
+
+    async def _measured_or_unmigrated(self) -> Backlog:
+        try:
+            return await measure(self._database)
+        except sa_exc.ProgrammingError:
+            # Before a migration tables and columns are missing: then this says so.
+            await check_at_head(self._database)
+            raise
 
     def _document(self, backlog: Backlog) -> dict[str, object]:
         total, rounded = backlog.total, _rounded
@@ -120,10 +153,10 @@ class Scaling:
             "isCapped": backlog.is_capped,
             "oldestReadySeconds": rounded(backlog.runnable_seconds),
             "inFlightInputs": total.running_inputs,
-            "busyConsumers": total.busy_consumers,
-            "capacityInputs": total.busy_consumers * self._concurrency,
+            "busyConsumers": backlog.busy_consumers,
+            "capacityInputs": backlog.busy_consumers * self._concurrency,
             "backlogSeconds": rounded(total.work_seconds),
-            "backlogSecondsPerConsumer": rounded(total.seconds_per_consumer(self._concurrency)),
+            "backlogSecondsPerConsumer": rounded(backlog.seconds_per_consumer(self._concurrency)),
             "kinds": {
                 name: {
                     "readyEntries": work.ready_entries,

@@ -1,5 +1,6 @@
 """The real servers that tests share: each is started once per session, on first request."""
 
+import asyncio
 import os
 import shutil
 import tempfile
@@ -14,7 +15,7 @@ from localstack.init.resources import Access
 from localstack.interruption import Interruption
 from localstack.ports import free_port
 from localstack.postgres import DISPOSABLE, Cluster, Postgres
-from tests.databases import Databases
+from tests.databases import Databases, execute
 from tests.platform import Platform, settings_for
 
 CHECKOUT = Path(__file__).resolve().parent.parent
@@ -80,6 +81,15 @@ def database_url(databases: Databases) -> Iterator[str]:
     """A migrated, empty database that is the test's own."""
     with databases.lent() as url:
         yield url
+
+
+@pytest.fixture
+def empty_database_url(postgres: Cluster) -> Iterator[str]:
+    """A database without our schema."""
+    name = "empty_" + Path(postgres.socket_folder).name.replace("-", "_")[-8:].lower()
+    asyncio.run(execute(postgres.url(), f'CREATE DATABASE "{name}"'))
+    yield postgres.url(name)
+    asyncio.run(execute(postgres.url(), f'DROP DATABASE "{name}" WITH (FORCE)'))
 
 
 @pytest.fixture

@@ -2,8 +2,6 @@
 
 import asyncio
 import time
-from collections.abc import Iterator
-from pathlib import Path
 
 import asyncpg
 import pytest
@@ -16,20 +14,11 @@ from structlog.testing import capture_logs
 from infra.database import Database
 from infra.database_url import open_engine
 from infra.migrate import LOCK_TIMEOUT_SECONDS, check_at_head, head, migrate
-from localstack.postgres import Cluster
 from schema.errors import Unavailable
 from schema.ids import uuid7
 from schema.tables import metadata
 from tests.databases import execute
 from tests.platform import Platform, settings_for
-
-
-@pytest.fixture
-def empty_database_url(postgres: Cluster) -> Iterator[str]:
-    name = "empty_" + Path(postgres.socket_folder).name.replace("-", "_")[-8:].lower()
-    asyncio.run(execute(postgres.url(), f'CREATE DATABASE "{name}"'))
-    yield postgres.url(name)
-    asyncio.run(execute(postgres.url(), f'DROP DATABASE "{name}" WITH (FORCE)'))
 
 
 def differences(connection: Connection) -> list[object]:

@@ -16,6 +16,7 @@ from schema.statements.claim import (
     release_entries,
     take_over_lapsed,
 )
+from schema.statements.gauges import measure_backlog
 from schema.statements.relay import (
     find_room,
     lock_ready,
@@ -62,6 +63,26 @@ async def test_what_is_read_depends_on_what_is_taken_and_not_on_what_is_there(
         await owner.submit(20, chunk_size=1)
     await database.fetch(text("ANALYZE"))
     assert await rows_read(database, statement, "outbox") <= 10 * 6
+
+
+async def test_measuring_reads_no_more_than_its_limit_of_any_state(
+    database: Database, platform: Platform
+) -> None:
+    await platform.submit(12_000, chunk_size=1)
+    await platform.rows(
+        "UPDATE outbox SET state = CASE id % 6 WHEN 0 THEN 'HELD' WHEN 1 THEN 'PARKED'"
+        " WHEN 2 THEN 'SENT' WHEN 3 THEN 'CLAIMED' ELSE 'PENDING' END,"
+        " parked_reason = CASE id % 6 WHEN 1 THEN 'x' END,"
+        " sent_at = CASE id % 6 WHEN 2 THEN now() END,"
+        " locked_by = CASE id % 6 WHEN 3 THEN 'w' END,"
+        " locked_until = CASE id % 6 WHEN 3 THEN now() END, deferred = id % 6 = 4,"
+        " available_at = now() + CASE id % 6 WHEN 4 THEN 1 ELSE 0 END * interval '1 hour'"
+        " RETURNING id"
+    )
+    await database.fetch(text("ANALYZE"))
+    most, parts = 100, ("ready", "sent", "deferred", "claimed", "first made")
+    read = await rows_read(database, measure_backlog(most=most), "outbox")
+    assert len(parts) * most <= read <= len(parts) * most + 10
 
 
 async def test_no_plan_is_kept_from_when_the_outbox_was_empty(database: Database) -> None:
