@@ -81,6 +81,15 @@ async def serve(settings: Settings, worker: str, stop: asyncio.Event) -> None:
             instruments=instruments,
         )
         services = _services(settings, worker, database, client, notifier, kinds, instruments)
+        if instruments.metrics.is_on:
+            gauges = Gauges(
+                database,
+                instruments.metrics,
+                worker=worker,
+                interval_seconds=settings.maintenance_interval_seconds,
+                concurrency=settings.concurrency,
+            )
+            services.append(await stack.enter_async_context(gauges))
         # What was controlled or is to be redriven need not wait for the next round.
         wakes = {name: listener.controls() for name in (Sweeper.name, Redriver.name)}
         drained = asyncio.Event()
@@ -150,15 +159,6 @@ def _services(
     if client is not None and settings.dead_letter_queue_url:
         queue = DeadLetterQueue(client, queue_url=settings.dead_letter_queue_url)
         services.append(Drain(database, queue, wake=wake))
-    if instruments.metrics.is_on:
-        gauges = Gauges(
-            database,
-            instruments.metrics,
-            worker=worker,
-            interval_seconds=settings.maintenance_interval_seconds,
-            concurrency=settings.concurrency,
-        )
-        services.append(gauges)
     return services
 
 

@@ -1,40 +1,54 @@
 """The platform as a whole is measured by one dispatcher at a time, and shown to autoscalers."""
 
 import json
+import time
 from typing import Any
 
+import pytest
 from opentelemetry.sdk.metrics import MeterProvider
 from opentelemetry.sdk.metrics.export import InMemoryMetricReader
+from sqlalchemy import make_url
 from starlette.requests import Request
 
 from dispatcher.gauges import Gauges
-from infra.backlog import Scaling, measure
+from infra.backlog import Scaling
 from infra.database import Database
 from infra.telemetry.metrics import Metrics
+from localstack.postgres import Cluster
+from schema.errors import Unavailable
 from schema.outcome import Refused
-from tests.platform import KIND, Platform
-from tests.steps import claim_all, lapse, settle_as
+from tests.platform import KIND, Platform, settings_for
+from tests.steps import claim_all, settle_as
+from tests.stubs.tcp_proxy import TcpProxy
 
 CONCURRENCY = 4
+INTERVAL_SECONDS = 5.0
+HELD_SECONDS = 4 * INTERVAL_SECONDS
 
 
 class Dispatcher:
     """One dispatcher's gauges, and what is seen of them."""
 
     def __init__(self, database: Database, worker: str) -> None:
+        self.seconds_later = 0.0
         self._reader = InMemoryMetricReader()
         self._provider = MeterProvider([self._reader], shutdown_on_exit=False)
         self.gauges = Gauges(
             database,
             Metrics(self._provider.get_meter("test")),
             worker=worker,
-            interval_seconds=5,
+            interval_seconds=INTERVAL_SECONDS,
             concurrency=CONCURRENCY,
+            clock=lambda: time.monotonic() + self.seconds_later,
         )
 
     async def seen(self) -> dict[str, Any]:
-        """Measure once; give the value of each gauge, the kind's where it has one."""
+        """Measure once; give what is shown then."""
         await self.gauges.once()
+        return self.shown()
+
+    def shown(self) -> dict[str, Any]:
+        """Give the value of each gauge, the kind's where it has one."""
         data = self._reader.get_metrics_data()
         if data is None or not data.resource_metrics:
             return {}
@@ -111,79 +125,61 @@ async def test_one_dispatcher_at_a_time_shows_it(database: Database, platform: P
     assert await first.seen() == {}
 
 
-async def test_an_empty_platform_has_no_backlog(database: Database) -> None:
-    backlog = await measure(database)
-    assert (backlog.total.ready_entries, backlog.runnable_seconds, backlog.kinds) == (0, 0.0, {})
-
-
-async def test_counting_stops_at_its_limit_and_says_so(
+async def test_a_measurement_is_shown_no_longer_than_its_duty_lasts(
     database: Database, platform: Platform
 ) -> None:
-    await platform.submit(50)
-    backlog = await measure(database, most=3)
-    assert (backlog.total.ready_entries, backlog.is_capped) == (3, True)
+    """Another may hold the duty by then, and one that cannot measure must not look alive."""
+    await platform.submit(10)
+    dispatcher = Dispatcher(database, "one")
+    assert await dispatcher.seen()
+    dispatcher.seconds_later = HELD_SECONDS - 1
+    assert dispatcher.shown()
+    dispatcher.seconds_later = HELD_SECONDS
+    assert dispatcher.shown() == {}
+    assert await dispatcher.seen(), "it measured anew"
 
 
-async def test_what_is_scheduled_does_not_use_up_the_limit(
+async def test_who_cannot_measure_shows_nothing(
+    database_url: str, platform: Platform, postgres: Cluster
+) -> None:
+    await platform.submit(10)
+    async with TcpProxy("127.0.0.1", postgres.port) as proxy:
+        url = make_url(database_url).set(port=proxy.port).render_as_string(hide_password=False)
+        async with Database.from_settings(settings_for(url), name="cut off") as cut_off:
+            dispatcher = Dispatcher(cut_off, "one")
+            assert await dispatcher.seen()
+            await proxy.outage()
+            with pytest.raises(Unavailable):
+                await dispatcher.gauges.once()
+            assert dispatcher.shown() == {}
+            await proxy.listen()
+            assert await dispatcher.seen(), "it still holds the duty"
+
+
+async def test_who_stops_leaves_the_duty_to_the_next(
     database: Database, platform: Platform
 ) -> None:
-    later = await platform.submit(50)
-    await platform.rows(
-        "UPDATE outbox SET available_at = now() + interval '1 hour', deferred = true"
-        " WHERE job_id = :id RETURNING id",
-        id=later,
-    )
-    await platform.submit(1)
-    backlog = await measure(database, most=3)
-    assert (backlog.total.ready_inputs, backlog.is_capped) == (1, False)
+    await platform.submit(10)
+    first, second, third = (Dispatcher(database, worker) for worker in ("one", "two", "three"))
+    async with first.gauges:
+        assert await first.seen()
+        async with second.gauges:
+            assert await second.seen() == {}
+        assert await third.seen() == {}, "who never held it does not give it up"
+    assert first.shown() == {}
+    assert await second.seen()
 
 
-async def test_beyond_the_limit_the_oldest_is_still_seen(
-    database: Database, platform: Platform
+async def test_who_stops_while_the_database_is_away_lets_the_duty_lapse(
+    database_url: str, platform: Platform, postgres: Cluster
 ) -> None:
-    waiting = await platform.submit(10)
-    await platform.rows(
-        "UPDATE outbox SET available_at = now() - interval '100 seconds' WHERE job_id = :id"
-        " RETURNING id",
-        id=waiting,
-    )
-    await platform.submit(50)
-    # Rewritten, it stands behind the others in the table.
-    await platform.rows(
-        "UPDATE outbox SET priority = 4 WHERE job_id = :id RETURNING id", id=waiting
-    )
-    backlog = await measure(database, most=2)
-    assert backlog.is_capped
-    assert 100 <= backlog.runnable_seconds < 200
-
-
-async def test_what_the_relay_puts_off_grows_older(database: Database, platform: Platform) -> None:
-    job_id = await platform.submit(1)
-    await platform.rows(
-        "UPDATE outbox SET turn_at = now() - interval '100 seconds', relay_attempts = 3,"
-        " available_at = now() + interval '30 seconds', deferred = true WHERE job_id = :id"
-        " RETURNING id",
-        id=job_id,
-    )
-    backlog = await measure(database)
-    assert backlog.total.ready_entries == 1
-    assert 100 <= backlog.unsent_seconds < 200
-    assert 100 <= backlog.runnable_seconds < 200
-
-
-async def test_an_event_that_waits_is_unsent_but_no_work(
-    database: Database, platform: Platform
-) -> None:
-    await platform.rows(
-        "INSERT INTO outbox (type, job_id, owner_id, kind, payload, available_at, correlation_id)"
-        " VALUES ('event', gen_random_uuid(), :owner, :kind, '{}',"
-        " now() - interval '50 seconds', 'c') RETURNING id",
-        owner=platform.owner_id,
-        kind=KIND,
-    )
-    backlog = await measure(database)
-    assert (backlog.total.ready_entries, backlog.runnable_seconds) == (0, 0.0)
-    assert 50 <= backlog.unsent_seconds < 150
+    async with TcpProxy("127.0.0.1", postgres.port) as proxy:
+        url = make_url(database_url).set(port=proxy.port).render_as_string(hide_password=False)
+        async with Database.from_settings(settings_for(url), name="cut off") as cut_off:
+            async with Dispatcher(cut_off, "one").gauges as gauges:
+                await gauges.once()
+                await proxy.outage()
+    assert [row.holder for row in await platform.rows("SELECT holder FROM duty")] == ["one"]
 
 
 async def test_an_autoscaler_is_told_what_it_needs(database: Database, platform: Platform) -> None:
@@ -210,14 +206,6 @@ async def test_an_autoscaler_is_told_what_it_needs(database: Database, platform:
         },
         "thisConsumer": {"inFlightInputs": 3, "capacityInputs": 4},
     }
-
-
-async def test_lapsed_leases_run_nowhere(database: Database, platform: Platform) -> None:
-    job_id = await platform.submit(10)
-    await claim_all(database)
-    await lapse(platform, job_id)
-    document = await answered(Scaling(database, concurrency=CONCURRENCY))
-    assert (document["inFlightInputs"], document["busyConsumers"]) == (0, 0)
 
 
 async def answered(scaling: Scaling) -> dict[str, Any]:
