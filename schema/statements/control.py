@@ -112,6 +112,7 @@ LIMIT CAST(:most AS integer)
 """
 )
 
+# What is due again after a pause was not late while it lasted. Its turn stays: it is owed that.
 _MOVE = sa.text(
     """
 WITH swept AS MATERIALIZED (
@@ -128,7 +129,9 @@ WITH swept AS MATERIALIZED (
     FOR UPDATE OF o SKIP LOCKED
 )
 UPDATE outbox o
-SET state = f.state, sent_at = NULL, relay_attempts = 0, locked_by = NULL, locked_until = NULL
+SET state = f.state, sent_at = NULL, relay_attempts = 0, locked_by = NULL, locked_until = NULL,
+    available_at = CASE f.state WHEN 'PENDING' THEN greatest(o.available_at, now())
+                                ELSE o.available_at END
 FROM free f WHERE o.id = f.id
 RETURNING o.id
 """

@@ -1,9 +1,13 @@
 """What waits and what runs is measured truly, whatever else the outbox holds."""
 
+import pytest
+
 from infra.backlog import Work, measure
 from infra.database import Database
+from schema.statements.control import pause_job, resume_job
+from schema.statements.relay import lock_ready, mark_sent
 from tests.platform import KIND, Platform
-from tests.steps import claim_all, lapse
+from tests.steps import claim_all, control, lapse, sweep
 
 
 async def pace(platform: Platform, kind: str, input_ms: float) -> None:
@@ -176,3 +180,50 @@ async def test_what_runs_takes_no_time_of_what_is_ready(
     backlog = await measure(database)
     assert backlog.total == Work(0, 0, 20, 0.0)
     assert backlog.seconds_per_consumer(4) == 0
+
+
+async def test_a_resumed_job_waits_since_it_was_resumed(
+    database: Database, platform: Platform
+) -> None:
+    job_id = await platform.submit(30)
+    await control(platform, pause_job, job_id)
+    await sweep(database)
+    await age(platform, 3600)
+    before = [entry.turn_at for entry in await platform.entries(job_id)]
+    await control(platform, resume_job, job_id)
+    await sweep(database)
+    backlog = await measure(database)
+    assert backlog.total.ready_entries == 3
+    assert backlog.runnable_seconds < 600
+    assert backlog.unsent_seconds < 600
+    assert [entry.turn_at for entry in await platform.entries(job_id)] == before, "still its turn"
+
+
+async def test_a_retry_that_is_not_due_when_its_job_is_resumed_still_waits(
+    database: Database, platform: Platform
+) -> None:
+    job_id = await platform.submit(10)
+    await platform.rows(
+        "UPDATE outbox SET deferred = true, available_at = now() + interval '1 hour' RETURNING id"
+    )
+    (due,) = [entry.available_at for entry in await platform.entries(job_id)]
+    await control(platform, pause_job, job_id)
+    await sweep(database)
+    await control(platform, resume_job, job_id)
+    await sweep(database)
+    assert [entry.available_at for entry in await platform.entries(job_id)] == [due]
+
+
+@pytest.mark.parametrize("is_sent", [False, True], ids=["being sent", "sent"])
+async def test_what_the_relay_has_in_hand_for_the_first_time_is_as_old_as_it_is_due(
+    database: Database, platform: Platform, *, is_sent: bool
+) -> None:
+    """Its turn may be long past: it stays when a job is resumed."""
+    await platform.submit(10)
+    await platform.rows("UPDATE outbox SET turn_at = now() - interval '1 hour' RETURNING id")
+    (row,) = await database.fetch(lock_ready("token", 30, kind=KIND, most=1))
+    if is_sent:
+        await database.fetch(mark_sent("token", [row.id]))
+    backlog = await measure(database)
+    assert backlog.total.ready_entries == 1
+    assert backlog.runnable_seconds < 600
