@@ -21,6 +21,9 @@ if TYPE_CHECKING:
 _IS_DUE = "(o.available_at <= now() OR o.relay_attempts > 0)"
 _SINCE = """CASE WHEN o.relay_attempts > (o.locked_by IS NOT NULL)::integer
                     THEN least(o.available_at, o.turn_at) ELSE o.available_at END"""
+# A limit that the planner cannot see. Where statistics know nothing yet of a flood it would take a
+# large one for no limit, and read and sort all that there is.
+_MOST = "(SELECT CAST(:most AS integer))"
 _SENT = "o.state = 'SENT'"
 
 
@@ -33,7 +36,7 @@ def _waiting(where: str, *, order: str, unsent_since: str) -> str:
         SELECT count(*) AS entries, coalesce(sum(unfinished), 0) AS inputs, min(since) AS since
         FROM (SELECT o.unfinished, {_SINCE} AS since FROM outbox o
               WHERE {where} AND o.kind = k.name AND {_IS_DUE}
-              ORDER BY {order} LIMIT CAST(:most AS integer)) AS o
+              ORDER BY {order} LIMIT {_MOST}) AS o
     ) w
     WHERE k.name IS NOT NULL"""
 
@@ -59,12 +62,12 @@ WITH RECURSIVE kind AS (
     SELECT o.kind, o.unfinished, {_SINCE} AS since
     FROM (SELECT kind, unfinished, available_at, turn_at, relay_attempts, locked_by
           FROM outbox WHERE state = 'PENDING' AND deferred
-          ORDER BY available_at LIMIT CAST(:most AS integer)) AS o
+          ORDER BY available_at LIMIT {_MOST}) AS o
     WHERE {_IS_DUE}
 ), claimed AS MATERIALIZED (
     SELECT kind, unfinished, locked_by, locked_until, locked_until > now() AS is_live
     FROM outbox WHERE state = 'CLAIMED'
-    ORDER BY locked_until DESC LIMIT CAST(:most AS integer)
+    ORDER BY locked_until DESC LIMIT {_MOST}
 ), work AS MATERIALIZED (
 {_waiting(READY, order="o.owner_id", unsent_since="w.since")}
   UNION ALL
@@ -84,7 +87,7 @@ WITH RECURSIVE kind AS (
     SELECT min(since) AS since, min(since) FILTER (WHERE state = 'PENDING') AS unsent_since
     FROM (SELECT o.state, {_SINCE} AS since
           FROM (SELECT type, state, available_at, turn_at, relay_attempts, locked_by
-                FROM outbox ORDER BY id LIMIT CAST(:most AS integer)) AS o
+                FROM outbox ORDER BY id LIMIT {_MOST}) AS o
           WHERE o.type = 'inputs' AND o.state IN ('PENDING', 'SENT') AND {_IS_DUE}) AS o
     WHERE EXISTS (SELECT FROM work WHERE is_capped)
 ), event AS MATERIALIZED (
