@@ -123,7 +123,7 @@ class Delivery:
         return [
             Reaper(
                 self.database,
-                worker="reaper",
+                lease_seconds=self.settings.lease_seconds,
                 backoffs={name: kind.backoff for name, kind in self.kinds.items()},
                 most=100,
                 wake=self.listener.wake,

@@ -214,12 +214,24 @@ async def test_a_lapsed_lease_is_taken_over_once_and_names_the_worker_that_vanis
     job_id = await platform.submit(2)
     await claim_all(database)
     await lapse(platform, job_id)
-    taken = await asyncio.gather(
-        *(database.fetch(take_over_lapsed(f"reaper {n}", 30, most=10)) for n in range(3))
-    )
+    taken = await asyncio.gather(*(database.fetch(take_over_lapsed(30, most=10)) for _ in range(3)))
     rows = [row for found in taken for row in found]
-    assert [row.previous_worker for row in rows] == ["worker"]
+    assert [row.worker for row in rows] == ["worker"]
     assert rows[0].epoch == 2
+
+
+async def test_a_repair_that_lapses_itself_still_charges_the_worker_that_vanished(
+    platform: Platform, database: Database
+) -> None:
+    """As when a stalled database carries out the repair that its reaper has given up on."""
+    job_id = await platform.submit(2)
+    await claim_all(database)
+    for epoch in (2, 3):
+        await lapse(platform, job_id)
+        (taken,) = await database.fetch(take_over_lapsed(30, most=10))
+        assert (taken.worker, taken.epoch) == ("worker", epoch)
+    (entry,) = await platform.entries(job_id)
+    assert entry.locked_by == "worker"
 
 
 async def test_a_registered_artifact_is_replaced_by_a_later_one(

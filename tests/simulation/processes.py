@@ -263,7 +263,7 @@ class Dispatcher(Process):
         return [
             Reaper(
                 database,
-                worker=self.name,
+                lease_seconds=settings.lease_seconds,
                 backoffs={name: kind.backoff for name, kind in KINDS.items()},
                 most=most,
                 wake=wake,
