@@ -184,6 +184,7 @@ class Delivery:
             control=self.listener.controls(),
             instruments=self.instruments,
             tell=tell or self.listener.tell_controlled,
+            wake=self.listener.wake,
         )
         async with asyncio.TaskGroup() as group:
             group.create_task(consumer.run(stop), name=f"consumer {worker}")

@@ -174,6 +174,7 @@ class ConsumerProcess(Process):
             health=Health(90),
             control=self.listener.controls(),
             tell=around.tell,
+            wake=around.wake,
             clock=around.loop.time,
         )
         self._running = self.start(consumer.run(self._stop))
