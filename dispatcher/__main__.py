@@ -80,7 +80,7 @@ async def serve(settings: Settings, worker: str, stop: asyncio.Event) -> None:
             turned=lambda: health.turned("relay"),
             instruments=instruments,
         )
-        services = _services(settings, worker, database, client, notifier, kinds, instruments)
+        services = _services(settings, database, client, notifier, kinds, instruments)
         if instruments.metrics.is_on:
             gauges = Gauges(
                 database,
@@ -128,7 +128,6 @@ async def serve(settings: Settings, worker: str, stop: asyncio.Event) -> None:
 
 def _services(
     settings: Settings,
-    worker: str,
     database: Database,
     client: SQSClient | None,
     notifier: Notifier,

@@ -122,7 +122,7 @@ class Scaling:
     async def _measure(self) -> None:
         measuring = asyncio.create_task(self._measured_or_unmigrated(), name="measure backlog")
         self._measuring.add(measuring)
-        measuring.add_done_callback(self._measuring.discard)
+        measuring.add_done_callback(self._ended)
         try:
             await asyncio.wait({measuring}, timeout=_PATIENCE_SECONDS)
             if measuring.done():
@@ -136,6 +136,12 @@ class Scaling:
             measuring.cancel()
         failed = isinstance(self._measured, str)
         self._until = time.monotonic() + (_FAILED_SECONDS if failed else _FRESH_SECONDS)
+
+    def _ended(self, measuring: asyncio.Task[Backlog]) -> None:
+        self._measuring.discard(measuring)
+        if not measuring.cancelled():
+            # Looked at, lest one that nobody waited for is logged as an oversight.
+            measuring.exception()
 
     async def _measured_or_unmigrated(self) -> Backlog:
         try:
