@@ -70,7 +70,13 @@ _IS_IT = f"({_ONE} IS NULL OR {{}}.ordinal = {_ONE})"
 
 _OF_THE_JOB = (
     _step(0, "'job.accepted'", "target j", at="j.requested_at", inputs="j.total"),
-    _step(1, "'job.due'", "target j WHERE j.scheduled_for IS NOT NULL", at="j.scheduled_for"),
+    # Of a job that ended before its time, the time never came.
+    _step(
+        1,
+        "'job.due'",
+        "target j WHERE j.scheduled_for <= coalesce(j.finished_at, 'infinity')",
+        at="j.scheduled_for",
+    ),
     _step(2, "'job.started'", "target j WHERE j.started_at IS NOT NULL", at="j.started_at"),
     _step(
         12,
