@@ -17,10 +17,11 @@ if TYPE_CHECKING:
 
 # Up to so many inputs are told one by one; those of larger jobs are summed up.
 TOLD_ONE_BY_ONE = 100
-# What a page looks at, at most: jobs, each of which costs a statement, and what happened in them.
+# What a page looks at, at most: jobs, each of which costs a statement, and attempts that their
+# inputs may have failed; an input counts as ten of these at least.
 _JOBS_PER_PAGE = 10
-_INPUTS_PER_PAGE = 10_000
 _ATTEMPTS_PER_PAGE = 100_000
+_ATTEMPTS_OF_INPUT = 10
 _BEGINNING = Place(dt.datetime(1970, 1, 1, tzinfo=dt.UTC), 0, -1, 0)
 BUCKETS = ("minute", "hour", "day")
 _MINUTES_UP_TO_SECONDS = 2 * 3_600
@@ -100,8 +101,8 @@ class Chronicle:
         for number, head in enumerate(heads):
             begin = after if head.id == after.job_id else START
             part = _part(head, None, begin.first)
-            looked_at += part.until - part.first
-            is_full = len(steps) == size or (number > 0 and looked_at > _INPUTS_PER_PAGE)
+            looked_at += (part.until - part.first) * _weight(head)
+            is_full = len(steps) == size or (number > 0 and looked_at > _ATTEMPTS_PER_PAGE)
             if number == _JOBS_PER_PAGE or is_full:
                 return Page(steps, Bookmark(head.requested_at, head.id, _BEGINNING))
             page = await self.of_job(head, ordinal=None, after=begin, size=size - len(steps))
@@ -115,9 +116,12 @@ def _part(head: Row[Any], ordinal: int | None, first: int) -> Part:
     """Give what a page of the job may look at: it costs the same, however large the job is."""
     if ordinal is not None:
         return Part(ordinal, ordinal + 1, begins=True, ends=True)
-    size = min(_INPUTS_PER_PAGE, _ATTEMPTS_PER_PAGE // head.max_attempts)
-    until = max(first, min(first + size, head.total))
+    until = max(first, min(first + _ATTEMPTS_PER_PAGE // _weight(head), head.total))
     return Part(first, until, begins=first == 0, ends=until >= head.total)
+
+
+def _weight(head: Row[Any]) -> int:
+    return max(_ATTEMPTS_OF_INPUT, int(head.max_attempts))
 
 
 def _bucket(head: Row[Any], begun_with: str | None) -> str | None:

@@ -129,10 +129,14 @@ async def test_a_page_of_a_large_job_is_about_ten_thousand_inputs_and_none_is_le
 async def test_a_page_looks_at_fewer_inputs_where_each_may_fail_often(
     client: httpx.AsyncClient, work: Work
 ) -> None:
-    job = await submit(client, notes(1) | {"policy": {"maxAttempts": 100}})
-    await grow(work, job, 2_500)
-    found = await pages(client, f"/jobs/{job}/timeline")
+    body, headers = notes(1) | {"policy": {"maxAttempts": 100}}, {"X-Correlation-Id": "c"}
+    large, small = [await submit(client, body, **headers) for _ in range(2)]
+    await grow(work, large, 2_500)
+    await grow(work, small, 600)
+    found = await pages(client, f"/jobs/{large}/timeline")
     assert [told_of(page, "input.settled") for page in found] == [1_000, 1_000, 500]
+    found = await pages(client, "/correlations/c")
+    assert [told_of(page, "input.settled") for page in found] == [1_000, 1_000, 500, 600]
 
 
 async def test_a_page_of_a_correlation_is_about_ten_thousand_inputs_however_many_jobs_have_them(
