@@ -64,7 +64,7 @@ def build_app(
     control = Control(database, notifier, fields)
     redrives = Redrives(database, notifier, fields, kinds=kinds)
     letters, parked = DeadLetters(database), Parked(database, notifier, fields)
-    timelines = Timelines(database)
+    timelines = Timelines(database, pool_size=settings.database_pool_size)
     behind_keys: dict[str, dict[str, Handler]] = {
         "/jobs": {"GET": jobs.list_all, "POST": jobs.submit},
         "/jobs/{jobId}": {"GET": jobs.show},

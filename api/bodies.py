@@ -10,16 +10,15 @@ from __future__ import annotations
 import asyncio
 import tempfile
 from contextlib import AsyncExitStack, asynccontextmanager
-from dataclasses import dataclass
 from http import HTTPStatus
 from typing import IO, TYPE_CHECKING
 
 from api.exchange import Exchange
+from api.places import Places, PlacesOfOwners
 from api.problems import BadField, Problem, unavailable
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
-    from uuid import UUID
 
     from starlette.requests import Request
 
@@ -29,15 +28,8 @@ SMALL_BYTES = 64 * 1024
 _PIECE_BYTES = 1024 * 1024
 _BODY_SECONDS = 120.0
 _TURN_SECONDS = 30.0
+_REFUSAL = "too many large submissions at once"
 _LENGTH_DIGITS = 18
-
-
-@dataclass(slots=True)
-class _Places:
-    """The places of one owner, for as long as anyone uses them."""
-
-    free: asyncio.Semaphore
-    users: int = 0
 
 
 class BodyReader:
@@ -45,9 +37,10 @@ class BodyReader:
 
     def __init__(self, *, max_body_bytes: int, max_concurrent_large: int) -> None:
         self._max_body_bytes = max_body_bytes
-        self._max_concurrent_large = max_concurrent_large
-        self._large = asyncio.Semaphore(max_concurrent_large)
-        self._arriving: dict[UUID | None, _Places] = {}
+        self._large = Places(max_concurrent_large, wait_seconds=_TURN_SECONDS, refusal=_REFUSAL)
+        self._arriving = PlacesOfOwners(
+            max_concurrent_large, wait_seconds=_TURN_SECONDS, refusal=_REFUSAL
+        )
 
     @asynccontextmanager
     async def body(
@@ -69,7 +62,7 @@ class BodyReader:
             async with AsyncExitStack() as until_arrived:
                 body, spool = await self._receive(request, until_arrived)
                 if len(body) > SMALL_BYTES or spool is not None:
-                    await until_exit.enter_async_context(_place(self._large))
+                    await until_exit.enter_async_context(self._large.one())
                 if spool is not None:
                     body = await asyncio.to_thread(_whole, spool, body)
             yield body
@@ -88,7 +81,9 @@ class BodyReader:
                     if size > self._max_body_bytes:
                         raise self._too_large()
                     if size > SMALL_BYTES and spool is None:
-                        await until_arrived.enter_async_context(self._place_to_arrive(request))
+                        caller = Exchange.of(request.scope).caller
+                        owner_id = caller.owner_id if caller is not None else None
+                        await until_arrived.enter_async_context(self._arriving.one(owner_id))
                         spool = until_arrived.enter_context(tempfile.TemporaryFile())  # noqa: SIM115
                     if spool is not None and len(body) >= _PIECE_BYTES:
                         await asyncio.to_thread(spool.write, bytes(body))
@@ -99,23 +94,6 @@ class BodyReader:
             raise unavailable("there is no room for a large submission now") from error
         return body, spool
 
-    @asynccontextmanager
-    async def _place_to_arrive(self, request: Request) -> AsyncIterator[None]:
-        caller = Exchange.of(request.scope).caller
-        owner_id = caller.owner_id if caller is not None else None
-        places = self._arriving.get(owner_id)
-        if places is None:
-            places = _Places(asyncio.Semaphore(self._max_concurrent_large))
-            self._arriving[owner_id] = places
-        places.users += 1
-        try:
-            async with _place(places.free):
-                yield
-        finally:
-            places.users -= 1
-            if not places.users:
-                del self._arriving[owner_id]
-
     def _too_large(self) -> Problem:
         return Problem(
             HTTPStatus.REQUEST_ENTITY_TOO_LARGE,
@@ -123,19 +101,6 @@ class BodyReader:
             f"the body may hold at most {self._max_body_bytes} bytes",
             headers={"Connection": "close"},
         )
-
-
-@asynccontextmanager
-async def _place(places: asyncio.Semaphore) -> AsyncIterator[None]:
-    try:
-        async with asyncio.timeout(_TURN_SECONDS):
-            await places.acquire()
-    except TimeoutError:
-        raise unavailable("too many large submissions at once", retry_after_seconds=5) from None
-    try:
-        yield
-    finally:
-        places.release()
 
 
 def _whole(spool: IO[bytes], end: bytearray) -> bytearray:

@@ -11,7 +11,7 @@ from http import HTTPStatus
 from typing import TYPE_CHECKING
 from uuid import UUID
 
-from api.chronicle import Bookmark
+from api.chronicle import BUCKETS, Bookmark
 from api.problems import BadField, Problem
 from schema.statements.story import Place
 
@@ -27,7 +27,9 @@ _JOB = struct.Struct(">q16s")
 _ORDINAL = struct.Struct(">i")
 _LETTER = struct.Struct(">q16si")
 _ROW = struct.Struct(">Bq")
-_STEP = struct.Struct(">q16sqBiq")
+_STEP = struct.Struct(">q16siBqBiq")
+# As a cursor writes them, by their numbers.
+_BUCKETS = (None, *BUCKETS)
 
 
 class CursorOf:
@@ -96,15 +98,20 @@ class CursorOf:
         at, rank, ordinal, n = mark.place
         begun = (mark.requested_at - _EPOCH) // _MICROSECOND
         happened = (at - _EPOCH) // _MICROSECOND
-        return self._encode(_STEP.pack(begun, mark.job_id.bytes, happened, rank, ordinal, n))
+        story = (begun, mark.job_id.bytes, mark.first, _BUCKETS.index(mark.bucket))
+        return self._encode(_STEP.pack(*story, happened, rank, ordinal, n))
 
     def step(self, cursor: str) -> Bookmark:
         """Read what ``after_step`` wrote for this very story; refuse all else."""
         try:
-            begun, job_id, happened, rank, ordinal, n = _STEP.unpack(self._decode(cursor))
+            begun, job_id, first, bucket, *step = _STEP.unpack(self._decode(cursor))
+            if first < 0:
+                raise _foreign()
+            happened, rank, ordinal, n = step
             place = Place(_EPOCH + happened * _MICROSECOND, rank, ordinal, n)
-            return Bookmark(_EPOCH + begun * _MICROSECOND, UUID(bytes=job_id), place)
-        except (struct.error, OverflowError):
+            requested_at = _EPOCH + begun * _MICROSECOND
+            return Bookmark(requested_at, UUID(bytes=job_id), place, first, _BUCKETS[bucket])
+        except (struct.error, OverflowError, IndexError):
             raise _foreign() from None
 
     def _check(self, place: bytes) -> bytes:

@@ -106,7 +106,8 @@ class Edge:
             if message["type"] == "http.response.start":
                 exchange.status = message["status"]
                 headers = MutableHeaders(scope=message)
-                headers["x-correlation-id"] = exchange.trace.correlation_id
+                answered = exchange.answered_correlation_id or exchange.trace.correlation_id
+                headers["x-correlation-id"] = answered
                 for name, value in _SECURITY_HEADERS.items():
                     headers.setdefault(name, value)
             exchange.response_bytes += len(message.get("body", b""))

@@ -28,6 +28,8 @@ class Exchange:
     status_before: str | None = None
     status_after: str | None = None
     redrive: str | None = None
+    # The answer names this one where it is about a job of an earlier request.
+    answered_correlation_id: str | None = None
     is_logged: bool = True
     request_bytes: int = 0
     response_bytes: int = 0

@@ -105,6 +105,8 @@ class Jobs:
         headers = {"Location": f"{base(request)}/jobs/{accepted.key}"}
         if accepted.replayed:
             headers["Idempotency-Replayed"] = "true"
+            # The id under which the job is found, which need not be that of this request.
+            exchange.answered_correlation_id = accepted.correlation_id
         return json_answer(
             {"jobId": accepted.key, "status": "SUBMITTED"}, HTTPStatus.ACCEPTED, headers
         )

@@ -19,7 +19,8 @@ SCHEMA = "#/components/schemas/{model}"
 
 HEADERS: dict[str, Any] = {
     "CorrelationId": {
-        "description": "Names this request and everything that follows from it",
+        "description": "Names this request and everything that follows from it; of a replay, the"
+        " id of its job",
         "schema": {"type": "string"},
     },
     "Location": {"description": "Where the job is", "schema": {"type": "string"}},

@@ -71,7 +71,11 @@ class TimelineLinks(Links):
 
 
 class Timeline(BaseModel):
-    """A page of the story of a job, or of one input of it, in order of time."""
+    """A page of the story of a job, or of one input of it, in order of time.
+
+    It may hold fewer steps than ``pageSize`` while ``next`` is set: a large job is told in parts,
+    one run of inputs after the other.
+    """
 
     jobId: str = Field(examples=[EXAMPLE_JOB])
     status: JobStatus

@@ -42,6 +42,7 @@ class Accepted:
     """The job that now exists, or existed since the key was first used."""
 
     key: str
+    correlation_id: str
     replayed: bool
 
 
@@ -78,7 +79,7 @@ class Submitter:
         key = await self._insert(submission, caller, trace, idempotency_key, digest)
         if key is not None:
             self._notifier.notify()
-            return Accepted(key, replayed=False)
+            return Accepted(key, trace.correlation_id, replayed=False)
         assert idempotency_key is not None, "only a key can be taken"
         assert digest is not None, "a key comes with a digest"
         earlier = await self._earlier(caller.owner_id, idempotency_key, digest)
@@ -139,7 +140,7 @@ class Submitter:
         statement = find_by_idempotency_key(owner_id, idempotency_key)
         for row in await self._database.fetch(statement):
             if bytes(row.request_digest) == digest:
-                return Accepted(row.key, replayed=True)
+                return Accepted(row.key, row.correlation_id, replayed=True)
             detail = f"the key belongs to job {row.key}, which was another request"
             raise Problem(
                 HTTPStatus.UNPROCESSABLE_ENTITY,

@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 import re
+from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING, Any
 
 from api.answers import json_answer
 from api.chronicle import START, Chronicle
 from api.cursors import CursorOf
 from api.paths import base, correlation_id, job_key, no_correlation, no_input, no_job
+from api.places import Places, PlacesOfOwners
 from api.queries import Query
 from api.views import error_document, time_text
 
 if TYPE_CHECKING:
+    from collections.abc import AsyncIterator
+
     from sqlalchemy import Row
     from starlette.requests import Request
     from starlette.responses import Response
@@ -21,14 +25,23 @@ if TYPE_CHECKING:
     from api.exchange import Exchange
     from infra.database import Database
 
+# Stories may take so much of the pool, and one owner's half of that: the rest is for all else.
+_SHARE_OF_POOL = 0.4
+_WAIT_SECONDS = 5.0
+_REFUSAL = "too many stories are read at once"
 _ORDINAL = re.compile(r"0|[1-9][0-9]{0,8}")
 
 
 class Timelines:
-    """The handlers of stories."""
+    """The handlers of stories; a few are read at once, and fewer of one owner."""
 
-    def __init__(self, database: Database) -> None:
+    def __init__(self, database: Database, *, pool_size: int) -> None:
         self._chronicle = Chronicle(database)
+        many = max(1, int(pool_size * _SHARE_OF_POOL))
+        self._places = Places(many, wait_seconds=_WAIT_SECONDS, refusal=_REFUSAL)
+        self._of_owners = PlacesOfOwners(
+            max(1, many // 2), wait_seconds=_WAIT_SECONDS, refusal=_REFUSAL
+        )
 
     async def of_job(self, request: Request, exchange: Exchange) -> Response:
         """Tell the story of a job, or of one input of it."""
@@ -37,15 +50,16 @@ class Timelines:
         page_size, after = query.page_size(), query.after()
         query.finish()
         key = job_key(request, exchange)
-        head = await self._chronicle.head(key, scope=exchange.known_caller.scope)
-        if head is None:
-            raise no_job()
         ordinal = None if asked is None else int(asked)
-        if ordinal is not None and ordinal >= head.total:
-            raise no_input()
         cursor = CursorOf("timeline", (key, ordinal))
-        begin = START if after is None else cursor.step(after)
-        page = await self._chronicle.of_job(head, ordinal=ordinal, after=begin, size=page_size)
+        async with self._place(exchange):
+            head = await self._chronicle.head(key, scope=exchange.known_caller.scope)
+            if head is None:
+                raise no_job()
+            if ordinal is not None and ordinal >= head.total:
+                raise no_input()
+            begin = START if after is None else cursor.step(after)
+            page = await self._chronicle.of_job(head, ordinal=ordinal, after=begin, size=page_size)
         address = f"{base(request)}/jobs/{key}"
         links = {"self": address, "inputs": f"{address}/inputs"}
         document = {
@@ -69,12 +83,19 @@ class Timelines:
         sought, scope = correlation_id(request), exchange.known_caller.scope
         cursor = CursorOf("correlation", (sought, scope))
         begin = START if after is None else cursor.step(after)
-        page = await self._chronicle.of_correlation(
-            sought, scope=scope, after=begin, size=page_size
-        )
+        async with self._place(exchange):
+            page = await self._chronicle.of_correlation(
+                sought, scope=scope, after=begin, size=page_size
+            )
         if page is None:
             raise no_correlation()
         return json_answer({"correlationId": sought} | _page_document(page, cursor))
+
+    @asynccontextmanager
+    async def _place(self, exchange: Exchange) -> AsyncIterator[None]:
+        # One of its own first: who waits for that is in nobody else's way.
+        async with self._of_owners.one(exchange.known_caller.owner_id), self._places.one():
+            yield
 
 
 def _page_document(page: Page, cursor: CursorOf) -> dict[str, Any]:

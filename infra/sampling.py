@@ -1,4 +1,7 @@
-"""Which log lines of what went well are written: those of whole jobs, or none of them."""
+"""Which log lines of what went well are written: those of whole jobs, or none of them.
+
+Who controlled or redrove a job is always written: such a request has a correlation id of its own.
+"""
 
 from __future__ import annotations
 
@@ -14,9 +17,19 @@ if TYPE_CHECKING:
 
 _QUIET_LEVELS = frozenset({"debug", "info"})
 _FIRST_REFUSAL = 400
+_READING = frozenset({"GET", "HEAD", "OPTIONS"})
+_SUBMISSIONS = "/jobs"
+
+
+def _is_telling(event: Event) -> bool:
+    """Say whether a request was refused, or changed what an earlier one began."""
+    refused = (event.get("status") or _FIRST_REFUSAL) >= _FIRST_REFUSAL
+    return refused or (event["method"] not in _READING and event["route"] != _SUBMISSIONS)
+
+
 # The wide events are written whatever came of the unit of work; their fields say what did.
-_FAILED: dict[str, Callable[[Event], bool]] = {
-    "http.request": lambda event: (event.get("status") or _FIRST_REFUSAL) >= _FIRST_REFUSAL,
+_ALWAYS: dict[str, Callable[[Event], bool]] = {
+    "http.request": _is_telling,
     "entry.done": lambda event: event.get("ended") not in {"settled", "released"},
 }
 
@@ -25,7 +38,8 @@ class Sample:
     """A processor of structlog that drops lines of success outside the sample.
 
     The correlation id decides, by a hash that every process computes alike: of a job either all
-    lines are written or only those of what failed. Lines without one are about the process itself.
+    lines are written, or only those of what failed and of requests that changed it later. Lines
+    without one are about the process itself.
     """
 
     def __init__(self, share: float) -> None:
@@ -36,8 +50,8 @@ class Sample:
         correlation_id = event.get("correlation_id")
         if not isinstance(correlation_id, str) or self.takes(correlation_id):
             return event
-        failed = _FAILED.get(event["event"])
-        if event["level"] not in _QUIET_LEVELS or (failed is not None and failed(event)):
+        always = _ALWAYS.get(event["event"])
+        if event["level"] not in _QUIET_LEVELS or (always is not None and always(event)):
             return event
         raise DropEvent
 

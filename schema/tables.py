@@ -287,6 +287,7 @@ redrive = sa.Table(
     sa.Column("finished_at", _TIME),
 )
 _partial("redrive_open", redrive.c.id, where="finished_at IS NULL")
+sa.Index("redrive_job", redrive.c.filter["job"].astext)
 _partial("redrive_finished", redrive.c.finished_at, where="finished_at IS NOT NULL")
 
 # What one worker at a time does for all, such as measuring; whoever holds it renews it.

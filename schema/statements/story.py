@@ -8,12 +8,12 @@ goes, so that some steps have no row: docs/api.md says which.
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, NamedTuple
-from uuid import UUID
 
 import sqlalchemy as sa
 
 if TYPE_CHECKING:
     import datetime as dt
+    from uuid import UUID
 
     from sqlalchemy.sql.elements import TextClause
 
@@ -40,9 +40,18 @@ _COLUMNS = {
     "requested_by": "text",
     "because": "text",
 }
-# The head of a UUIDv7 is its time, by the clock of the host that made it.
-_TIME_SHIFT = 80
-_SKEW_MS = 3_600_000
+
+
+class Part(NamedTuple):
+    """A run of ordinals that is told together; the first tells how the job began, the last its end.
+
+    ``first`` is in it, ``until`` is not.
+    """
+
+    first: int
+    until: int
+    begins: bool
+    ends: bool
 
 
 class Place(NamedTuple):
@@ -66,16 +75,29 @@ _OUTCOME = "CASE a.status WHEN 'PENDING' THEN 'WORKER_LOST' ELSE a.status END"
 _FINAL = "i.status IN ('SUCCEEDED', 'SKIPPED', 'NOT_FOUND', 'CANCELLED', 'EXPIRED')"
 _OF_JOB = "CAST(:job_id AS uuid)"
 _ONE = "CAST(:ordinal AS integer)"
-_IS_IT = f"({_ONE} IS NULL OR {{}}.ordinal = {_ONE})"
+
+
+def _of_part(row: str, ordinal: str = "ordinal") -> str:
+    return (
+        f"{row}.job_id = {_OF_JOB} AND {row}.{ordinal} >= CAST(:first AS integer)"
+        f" AND {row}.{ordinal} < CAST(:until AS integer)"
+    )
+
 
 _OF_THE_JOB = (
-    _step(0, "'job.accepted'", "target j", at="j.requested_at", inputs="j.total"),
-    _step(1, "'job.due'", "target j WHERE j.scheduled_for IS NOT NULL", at="j.scheduled_for"),
-    _step(2, "'job.started'", "target j WHERE j.started_at IS NOT NULL", at="j.started_at"),
+    _step(0, "'job.accepted'", "beginning j", at="j.requested_at", inputs="j.total"),
+    # Of a job that ended before its time, the time never came.
+    _step(
+        1,
+        "'job.due'",
+        "beginning j WHERE j.scheduled_for <= coalesce(j.finished_at, 'infinity')",
+        at="j.scheduled_for",
+    ),
+    _step(2, "'job.started'", "beginning j WHERE j.started_at IS NOT NULL", at="j.started_at"),
     _step(
         12,
         "'job.finished'",
-        "target j WHERE j.finished_at IS NOT NULL",
+        "ending j WHERE j.finished_at IS NOT NULL",
         at="j.finished_at",
         outcome="j.status",
         because="j.error_message",
@@ -83,16 +105,15 @@ _OF_THE_JOB = (
     _step(
         13,
         "'job.expires'",
-        "target j WHERE j.expires_at IS NOT NULL AND j.finished_at IS NULL",
+        "ending j WHERE j.expires_at IS NOT NULL AND j.finished_at IS NULL",
         at="j.expires_at",
     ),
-    _step(14, "'job.pruned'", "target j WHERE j.pruned_at IS NOT NULL", at="j.pruned_at"),
+    _step(14, "'job.pruned'", "ending j WHERE j.pruned_at IS NOT NULL", at="j.pruned_at"),
     _step(
         3,
         "'redrive.requested'",
-        f"""redrive r JOIN target j ON r.filter ->> 'job' = CAST(j.id AS text)
-    WHERE r.id >= CAST(:redrives_from AS uuid)
-      AND ({_ONE} IS NULL OR r.filter -> 'ordinals' IS NULL
+        f"""beginning j JOIN redrive r ON r.filter ->> 'job' = CAST({_OF_JOB} AS text)
+    WHERE ({_ONE} IS NULL OR r.filter -> 'ordinals' IS NULL
            OR r.filter -> 'ordinals' @> to_jsonb({_ONE}))""",
         at="r.created_at",
         until="r.finished_at",
@@ -110,7 +131,7 @@ _OF_EACH_INPUT = (
     _step(
         4,
         "'attempt.failed'",
-        f"attempt a WHERE a.job_id = {_OF_JOB} AND {_IS_IT.format('a')}",
+        f"attempt a WHERE {_of_part('a')}",
         at="a.ended_at",
         n="a.generation * 1000 + a.attempt",
         ordinal="a.ordinal",
@@ -127,7 +148,7 @@ _OF_EACH_INPUT = (
     _step(
         5,
         "'input.died'",
-        f"dead_letter d WHERE d.job_id = {_OF_JOB} AND {_IS_IT.format('d')}",
+        f"dead_letter d WHERE {_of_part('d')}",
         at="d.died_at",
         ordinal="d.ordinal",
         inputs="1",
@@ -140,7 +161,7 @@ _OF_EACH_INPUT = (
     _step(
         6,
         "'input.settled'",
-        f"input i WHERE i.job_id = {_OF_JOB} AND {_IS_IT.format('i')} AND {_FINAL}",
+        f"input i WHERE {_of_part('i')} AND {_FINAL}",
         at="i.settled_at",
         ordinal="i.ordinal",
         inputs="1",
@@ -158,7 +179,7 @@ _OF_ALL_INPUTS = (
     _step(
         4,
         "'attempt.failed'",
-        f"""attempt a WHERE a.job_id = {_OF_JOB}
+        f"""attempt a WHERE {_of_part("a")}
     GROUP BY {_BUCKET.format("a.ended_at")}, a.status, a.worker, a.error_class""",
         at="min(a.ended_at)",
         until="max(a.ended_at)",
@@ -176,7 +197,7 @@ _OF_ALL_INPUTS = (
     _step(
         5,
         "'input.died'",
-        f"""dead_letter d WHERE d.job_id = {_OF_JOB}
+        f"""dead_letter d WHERE {_of_part("d")}
     GROUP BY {_BUCKET.format("d.died_at")}, d.fingerprint""",
         at="min(d.died_at)",
         until="max(d.died_at)",
@@ -191,7 +212,7 @@ _OF_ALL_INPUTS = (
     _step(
         6,
         "'input.settled'",
-        f"""input i WHERE i.job_id = {_OF_JOB} AND {_FINAL}
+        f"""input i WHERE {_of_part("i")} AND {_FINAL}
     GROUP BY {_BUCKET.format("i.settled_at")}, i.status""",
         at="min(i.settled_at)",
         until="max(i.settled_at)",
@@ -206,7 +227,7 @@ _OF_ALL_INPUTS = (
 
 
 # Where live entries stand now. When one was claimed, held or parked is not kept.
-_LIVE = f"""
+_LIVE = """
 SELECT e.id, e.first_ordinal, e.last_ordinal, e.unfinished, s.type,
        CASE s.type WHEN 'entry.relayed' THEN e.sent_at WHEN 'entry.due' THEN e.available_at
                    WHEN 'lease.ends' THEN e.locked_until
@@ -224,10 +245,12 @@ CROSS JOIN LATERAL (
                 WHEN e.state = 'PENDING' AND j.status IN ('SUBMITTED', 'RUNNING')
                 THEN 'entry.due' ELSE 'entry.held' END AS type
 ) s
-WHERE e.type = 'inputs'
-  AND ({_ONE} IS NULL
-       OR e.id = (SELECT i.entry_id FROM input i WHERE i.job_id = {_OF_JOB} AND i.ordinal = {_ONE}))
+WHERE e.type = 'inputs' AND {}
 """
+_LIVE_OF_PART = _LIVE.format(_of_part("e", "first_ordinal"))
+_LIVE_OF_ONE = _LIVE.format(
+    f"e.id = (SELECT i.entry_id FROM input i WHERE i.job_id = {_OF_JOB} AND i.ordinal = {_ONE})"
+)
 _OF_EACH_ENTRY = _step(
     7,
     "e.type",
@@ -260,12 +283,16 @@ _OF_ALL_ENTRIES = _step(
 _ORDER = "coalesce(at, '9999-12-31T00:00:00Z'), rank, coalesce(ordinal, -1), coalesce(n, 0)"
 
 
-def _story(*steps: str) -> TextClause:
+def _story(live: str, *steps: str) -> TextClause:
     return sa.text(
         f"""
 WITH target AS MATERIALIZED (
     SELECT * FROM job WHERE id = {_OF_JOB}
-), live AS MATERIALIZED ({_LIVE}
+), beginning AS (
+    SELECT * FROM target WHERE CAST(:begins AS boolean)
+), ending AS (
+    SELECT * FROM target WHERE CAST(:ends AS boolean)
+), live AS MATERIALIZED ({live}
 ), step AS MATERIALIZED (
     {f"{chr(10)}    UNION ALL{chr(10)}    ".join(steps)}
 ), told AS (
@@ -285,80 +312,35 @@ LIMIT CAST(:most AS integer)
     )
 
 
-_EACH = _story(*_OF_THE_JOB, *_OF_EACH_INPUT, _OF_EACH_ENTRY)
-_GROUPED = _story(*_OF_THE_JOB, *_OF_ALL_INPUTS, _OF_ALL_ENTRIES)
-
-_HEAD = """
-SELECT j.id, j.key, o.name AS owner, j.kind, j.status, j.total, j.correlation_id, j.traceparent,
-       j.requested_at,
-       extract(epoch FROM coalesce(j.finished_at, now()) - coalesce(j.started_at, j.requested_at))
-           AS lasted_seconds
-FROM job j JOIN owner o ON o.id = j.owner_id
-WHERE (CAST(:owner_id AS uuid) IS NULL OR j.owner_id = CAST(:owner_id AS uuid))
-"""
-_HEAD_OF_JOB = sa.text(f"{_HEAD} AND j.key = CAST(:key AS text)")
-_HEADS_OF_CORRELATION = sa.text(
-    f"""{_HEAD} AND j.correlation_id = CAST(:correlation_id AS text)
-  AND (j.requested_at, j.id) >= (CAST(:from_time AS timestamptz), CAST(:from_id AS uuid))
-ORDER BY j.requested_at, j.id
-LIMIT CAST(:most AS integer)
-"""
-)
-
-
-def find_head(key: str, *, owner_id: UUID | None) -> TextClause:
-    """Find what a story begins with, of one job, or no row.
-
-    (id, key, owner, kind, status, total, correlation_id, traceparent, requested_at,
-    lasted_seconds: from its start to its end, or until now).
-    """
-    return _HEAD_OF_JOB.bindparams(key=key, owner_id=owner_id)
-
-
-def list_heads(
-    correlation_id: str,
-    *,
-    owner_id: UUID | None,
-    from_time: dt.datetime,
-    from_id: UUID,
-    most: int,
-) -> TextClause:
-    """List jobs of a correlation id, the oldest first, from a place on: rows as of a head."""
-    return _HEADS_OF_CORRELATION.bindparams(
-        correlation_id=correlation_id,
-        owner_id=owner_id,
-        from_time=from_time,
-        from_id=from_id,
-        most=most,
-    )
+_ONE_INPUT = _story(_LIVE_OF_ONE, *_OF_THE_JOB, *_OF_EACH_INPUT, _OF_EACH_ENTRY)
+_EACH = _story(_LIVE_OF_PART, *_OF_THE_JOB, *_OF_EACH_INPUT, _OF_EACH_ENTRY)
+_GROUPED = _story(_LIVE_OF_PART, *_OF_THE_JOB, *_OF_ALL_INPUTS, _OF_ALL_ENTRIES)
 
 
 def list_steps(
-    job_id: UUID, *, ordinal: int | None, bucket: str | None, after: Place, most: int
+    job_id: UUID, part: Part, *, ordinal: int | None, bucket: str | None, after: Place, most: int
 ) -> TextClause:
-    """List the steps of a job, or of one input of it, in order of time.
+    """List the steps of a part of a job, or of one input of it, in order of time.
 
     With a ``bucket`` (minute, hour, day) what happened to inputs is summed up for each of them,
-    else it is told one by one; an ``ordinal`` needs no bucket. Rows of (rank, type, the columns
-    above; is_expected: its time is yet to come; since_ms: from the step before; place_at,
+    else it is told one by one; an ``ordinal`` needs no bucket, and is its part. It reads no input,
+    attempt, dead letter or entry outside of the part. Rows of (rank, type, the columns above;
+    is_expected: its time is yet to come; since_ms: from the step before in the part; place_at,
     place_ordinal, place_n: with the rank, its place).
     """
     assert ordinal is None or bucket is None, "one input is told step by step"
     values = {
         "job_id": job_id,
         "ordinal": ordinal,
-        "redrives_from": _an_hour_before(job_id),
+        **part._asdict(),
         "after_at": after.at,
         "after_rank": after.rank,
         "after_ordinal": after.ordinal,
         "after_n": after.n,
         "most": most,
     }
+    if ordinal is not None:
+        return _ONE_INPUT.bindparams(**values)
     if bucket is None:
         return _EACH.bindparams(**values)
     return _GROUPED.bindparams(**values, bucket=bucket)
-
-
-def _an_hour_before(job_id: UUID) -> UUID:
-    """Give the least id of what was made since: the clocks that ids come from may differ."""
-    return UUID(int=max(0, (job_id.int >> _TIME_SHIFT) - _SKEW_MS) << _TIME_SHIFT)

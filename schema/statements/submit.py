@@ -74,7 +74,7 @@ FROM head
 
 _EARLIER = sa.text(
     """
-SELECT key, status, request_digest FROM job
+SELECT key, correlation_id, request_digest FROM job
 WHERE owner_id = CAST(:owner_id AS uuid) AND idempotency_key = CAST(:idempotency_key AS text)
 """
 )
@@ -102,5 +102,5 @@ def insert_job_without_inputs(head: Mapping[str, Any], *, chunk_size: int) -> Te
 
 
 def find_by_idempotency_key(owner_id: UUID, idempotency_key: str) -> TextClause:
-    """Find the job that first used the key: (key, status, request_digest)."""
+    """Find the job that first used the key: (key, correlation_id, request_digest)."""
     return _EARLIER.bindparams(owner_id=owner_id, idempotency_key=idempotency_key)

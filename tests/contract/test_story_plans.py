@@ -8,7 +8,8 @@ import pytest
 
 from infra.database import Database
 from schema.ids import uuid7
-from schema.statements.story import Place, list_heads, list_steps
+from schema.statements.story import Part, Place, list_steps
+from schema.statements.story_heads import list_heads
 from tests.contract.test_statements import explain, scans
 from tests.platform import Platform
 
@@ -58,17 +59,59 @@ async def job_id(platform: Platform) -> UUID:
     return jobs[-10]
 
 
+BEGIN: dict[str, Any] = {"after": Place(BEGINNING, 0, -1, 0), "most": 101}
+
+
 async def test_a_story_finds_its_rows_through_keys(
     database: Database, job_id: UUID, subtests: pytest.Subtests
 ) -> None:
-    begin: dict[str, Any] = {"after": Place(BEGINNING, 0, -1, 0), "most": 101}
-    for ordinal, bucket in ((None, "minute"), (None, None), (7, None)):
+    whole, one = Part(0, 100, begins=True, ends=True), Part(7, 8, begins=True, ends=True)
+    for part, ordinal, bucket in ((whole, None, "minute"), (whole, None, None), (one, 7, None)):
         with subtests.test(ordinal=ordinal, bucket=bucket):
-            statement = list_steps(job_id, ordinal=ordinal, bucket=bucket, **begin)
+            statement = list_steps(job_id, part, ordinal=ordinal, bucket=bucket, **BEGIN)
             nodes = await explain(database, statement)
             assert not [t for t in TABLES if "Seq Scan" in scans(nodes, t)]
+            assert scans(nodes, "redrive") == {"redrive_job"}
     with subtests.test("correlation"):
         statement = list_heads(
             "c77", owner_id=None, from_time=BEGINNING, from_id=UUID(int=0), most=11
         )
         assert scans(await explain(database, statement), "job") == {"job_correlation"}
+
+
+async def test_a_part_of_a_large_job_reads_what_happened_in_it_alone(
+    database: Database, platform: Platform, job_id: UUID
+) -> None:
+    """Of a job of 1,000,000 inputs, a page of one step read them all."""
+    for statement in (
+        "INSERT INTO input (job_id, ordinal, status, body, settled_at)"
+        " SELECT :job, n, 'SUCCEEDED', '1', now() FROM generate_series(100, 29999) AS n",
+        "INSERT INTO attempt (job_id, ordinal, generation, attempt, status, worker, error_class,"
+        " error_message) SELECT :job, n, 0, 1, 'RETRY_WAIT', 'w', 'c', 'm'"
+        " FROM generate_series(100, 29999) AS n",
+        "INSERT INTO dead_letter (job_id, ordinal, owner_id, kind, attempts, worker, error_class,"
+        " error_message, fingerprint, died_at, correlation_id)"
+        " SELECT :job, n, owner_id, 'probe', 1, 'w', 'c', 'm', 'f',"
+        " now() + n * interval '1 ms', 'c'"
+        " FROM job, generate_series(100, 29999) AS n WHERE id = :job",
+        "INSERT INTO outbox (type, job_id, owner_id, kind, first_ordinal, last_ordinal,"
+        " unfinished, correlation_id) SELECT 'inputs', id, owner_id, 'probe', n, n, 1, 'c'"
+        " FROM job, generate_series(100, 29999) AS n WHERE id = :job",
+    ):
+        await platform.rows(f"{statement} RETURNING 1 AS one", job=job_id)
+    await platform.rows("ANALYZE")
+    part = Part(10_000, 10_500, begins=False, ends=False)
+    nodes = await explain(
+        database, list_steps(job_id, part, ordinal=None, bucket="minute", **BEGIN)
+    )
+    keys = {
+        "input": "input_pkey",
+        "attempt": "attempt_pkey",
+        "dead_letter": "dead_letter_pkey",
+        "outbox": "outbox_job",
+    }
+    for table, key in keys.items():
+        assert key in scans(nodes, table)
+        (condition,) = {node["Index Cond"] for node in nodes if node.get("Index Name") == key}
+        assert "ordinal >= 10000" in condition
+        assert "ordinal < 10500" in condition

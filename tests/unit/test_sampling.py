@@ -67,6 +67,25 @@ def test_a_failure_is_always_written(event: dict[str, Any]) -> None:
     assert kept(Sample(0.0), correlation_id="c", **event)
 
 
+@pytest.mark.parametrize(
+    ("method", "route", "is_written"),
+    [
+        ("POST", "/jobs/{jobId}/cancel", True),
+        ("POST", "/jobs/{jobId}/reprocess", True),
+        ("POST", "/dlq/reprocess", True),
+        ("POST", "/jobs", False),
+        ("GET", "/jobs/{jobId}", False),
+        ("HEAD", "/jobs/{jobId}", False),
+        ("OPTIONS", "/jobs/{jobId}/cancel", False),
+    ],
+)
+def test_who_changed_a_job_is_written_whatever_id_the_request_had(
+    method: str, route: str, is_written: bool
+) -> None:
+    request = {"event": "http.request", "status": 200, "method": method, "route": route}
+    assert kept(Sample(0.0), correlation_id="c", **request) == is_written
+
+
 def test_what_is_about_no_request_is_always_written() -> None:
     assert kept(Sample(0.0), event="process.started")
 
@@ -76,7 +95,7 @@ def test_what_is_about_no_request_is_always_written() -> None:
     [
         {"ended": "settled"},
         {"ended": "released"},
-        {"event": "http.request", "status": 202},
+        {"event": "http.request", "status": 202, "method": "POST", "route": "/jobs"},
         {"event": "sweeper.swept", "status": "CANCELLED"},
         {"level": "debug", "event": "input.not_found"},
     ],

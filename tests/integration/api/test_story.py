@@ -134,6 +134,17 @@ async def test_a_job_that_is_scheduled_and_expires_says_so(client: httpx.AsyncCl
     ]
 
 
+async def test_a_job_cancelled_before_its_time_is_not_due_later(
+    client: httpx.AsyncClient, work: Work
+) -> None:
+    job = await submit(client, notes(2) | {"scheduledFor": "2099-01-01T00:00:00Z"})
+    await client.post(f"/jobs/{job}/cancel")
+    await work.sweep()
+    document = await timeline(client, job)
+    assert "job.finished" in types(document)
+    assert "job.due" not in types(document)
+
+
 async def test_what_is_sent_claimed_lapsed_held_or_parked_is_told(
     client: httpx.AsyncClient, work: Work
 ) -> None:

@@ -172,6 +172,20 @@ async def test_twenty_parallel_posts_with_one_key_make_one_job(
     assert await count(database, "input") == 63
 
 
+async def test_a_replay_answers_the_correlation_id_that_finds_its_job(
+    client: httpx.AsyncClient,
+) -> None:
+    answers = [
+        await client.post(
+            "/jobs", json=notes(1), headers={"Idempotency-Key": "k", "X-Correlation-Id": sent}
+        )
+        for sent in ("first-id", "second-id")
+    ]
+    assert [answer.headers["x-correlation-id"] for answer in answers] == ["first-id"] * 2
+    found = (await client.get("/correlations/first-id")).json()["items"]
+    assert {step["jobId"] for step in found} == {answers[1].json()["jobId"]}
+
+
 async def test_a_key_used_for_another_body_is_refused(client: httpx.AsyncClient) -> None:
     headers = {"Idempotency-Key": "k"}
     first = await client.post("/jobs", json={"inputs": [ABC]}, headers=headers)

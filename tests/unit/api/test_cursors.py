@@ -1,5 +1,6 @@
 import base64
 import datetime as dt
+import struct
 from functools import partial
 from uuid import UUID
 
@@ -7,13 +8,16 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from api.chronicle import BUCKETS, Bookmark
 from api.cursors import CursorOf
 from api.problems import Problem
+from schema.statements.story import Place
 
 times = st.datetimes(timezones=st.just(dt.UTC))
 JOBS = CursorOf("jobs", ("owner", None))
 LETTERS = CursorOf("dlq", ("owner", None))
 PARKED = CursorOf("parked", ())
+STORY = CursorOf("timeline", ("J20260110_000777", None))
 INPUTS = CursorOf("inputs", ("J20260110_000777", None))
 
 
@@ -42,9 +46,47 @@ def test_a_place_among_parts_survives_the_round_trip(part: int, row_id: int) -> 
         PARKED.row(cursor, parts=part)
 
 
+@given(
+    times,
+    st.uuids(),
+    times,
+    st.integers(0, 2**31 - 1),
+    st.sampled_from((None, *BUCKETS)),
+    st.data(),
+)
+def test_a_place_in_a_story_survives_the_round_trip(
+    begun: dt.datetime,
+    job: UUID,
+    at: dt.datetime,
+    first: int,
+    bucket: str | None,
+    data: st.DataObject,
+) -> None:
+    rank, ordinal, n = (
+        data.draw(st.integers(0, 14)),
+        data.draw(st.integers(-1, 2**31 - 1)),
+        data.draw(st.integers(-(2**63), 2**63 - 1)),
+    )
+    mark = Bookmark(begun, job, Place(at, rank, ordinal, n), first, bucket)
+    assert STORY.step(STORY.after_step(mark)) == mark
+
+
+@pytest.mark.parametrize(("first", "bucket"), [(-1, 0), (0, len(BUCKETS) + 1)])
+def test_a_place_that_no_story_has_is_refused(first: int, bucket: int) -> None:
+    raw = struct.pack(">q16siBqBiq", 0, bytes(16), first, bucket, 0, 0, 0, 0)
+    with pytest.raises(Problem):
+        STORY.step(STORY._encode(raw))
+
+
 @given(st.text() | st.binary().map(lambda raw: base64.urlsafe_b64encode(raw).decode().rstrip("=")))
 def test_whatever_we_did_not_write_is_refused(cursor: str) -> None:
-    for read in (JOBS.job, INPUTS.ordinal, LETTERS.letter, partial(PARKED.row, parts=3)):
+    for read in (
+        JOBS.job,
+        INPUTS.ordinal,
+        LETTERS.letter,
+        STORY.step,
+        partial(PARKED.row, parts=3),
+    ):
         with pytest.raises(Problem) as caught:
             read(cursor)
         assert caught.value.status == 400
