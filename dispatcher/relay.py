@@ -244,11 +244,9 @@ class Relay:
                 await self._database.fetch(statements.delete_published_events(token, sent))
         by_id = {row.id: row for row in rows}
         # One line for each job of the round: every job is found in the logs of each process.
-        jobs = Counter((by_id[id_].job_id, by_id[id_].correlation_id) for id_ in sent)
-        for (job_id, correlation_id), entries in jobs.items():
-            log.info(
-                "relay.sent", job_id=str(job_id), correlation_id=correlation_id, entries=entries
-            )
+        jobs = Counter((by_id[id_].job_key, by_id[id_].correlation_id) for id_ in sent)
+        for (job, correlation_id), entries in jobs.items():
+            log.info("relay.sent", job=job, correlation_id=correlation_id, entries=entries)
         fatal = [failure for failure in unsent if failure.fatal]
         if fatal:
             await self._database.fetch(
@@ -263,7 +261,7 @@ class Relay:
                 log.error(
                     "relay.parked",
                     entry=failure.entry_id,
-                    job=str(by_id[failure.entry_id].job_id),
+                    job=by_id[failure.entry_id].job_key,
                     correlation_id=by_id[failure.entry_id].correlation_id,
                     reason=failure.reason,
                     remedy="see outbox.parked_reason; set state to PENDING once it can be sent",
