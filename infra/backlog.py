@@ -33,7 +33,8 @@ class Work:
     ready_inputs: int = 0
     running_inputs: int = 0
     busy_consumers: int = 0
-    work_seconds: float | None = None
+    # None: something is ready, and the pace of none of it is known.
+    work_seconds: float | None = 0.0
 
     @classmethod
     def from_row(cls, row: Row[Any]) -> Self:
@@ -43,13 +44,13 @@ class Work:
             row.ready_inputs,
             row.running_inputs,
             row.busy_consumers,
-            row.work_seconds,
+            row.work_seconds if row.ready_inputs else 0.0,
         )
 
     def seconds_per_consumer(self, concurrency: int) -> float | None:
         """Say how long the consumers that are busy now would take; none busy counts as one."""
         if self.work_seconds is None:
-            return None if self.ready_inputs else 0.0
+            return None
         return self.work_seconds / (max(self.busy_consumers, 1) * concurrency)
 
 
