@@ -20,8 +20,12 @@ _RFC_3339 = re.compile(
 )
 
 
+# Postgres reckons with these; the very last times would be its infinities.
+_EARLIEST, _LATEST = dt.datetime(1900, 1, 1, tzinfo=dt.UTC), dt.datetime(9000, 1, 1, tzinfo=dt.UTC)
+
+
 def read_time(value: object) -> dt.datetime:
-    """Read an RFC 3339 time with its offset; give it in UTC."""
+    """Read an RFC 3339 time with its offset, from 1900 to 8999; give it in UTC."""
     if isinstance(value, dt.datetime) and value.tzinfo is not None:
         return value
     if not isinstance(value, str) or not _RFC_3339.fullmatch(value) or not value.isascii():
@@ -29,9 +33,12 @@ def read_time(value: object) -> dt.datetime:
             "rfc_3339", "must be an RFC 3339 time with an offset, such as 2026-01-10T08:30:00Z"
         )
     try:
-        return dt.datetime.fromisoformat(value.upper()).astimezone(dt.UTC)
+        time = dt.datetime.fromisoformat(value.upper()).astimezone(dt.UTC)
     except (ValueError, OverflowError):
         raise PydanticCustomError("rfc_3339", "is no time of the calendar") from None
+    if not _EARLIEST <= time < _LATEST:
+        raise PydanticCustomError("rfc_3339", "must lie in the years 1900 to 8999")
+    return time
 
 
 Time = Annotated[dt.datetime, BeforeValidator(read_time, json_schema_input_type=str)]

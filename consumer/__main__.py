@@ -101,6 +101,7 @@ async def serve(settings: Settings, worker: str, stop: asyncio.Event) -> None:
                     control=listener.controls(),
                     instruments=instruments,
                     tell=notifier.notify_control,
+                    wake=notifier.notify,
                 )
                 scaling.mine = consumer.load
                 await consumer.run(stop)

@@ -42,13 +42,15 @@ def assemble(
     control: asyncio.Event | None = None,
     instruments: Instruments = SILENT,
     tell: Callable[[], None] = lambda: None,
+    wake: Callable[[], None] = lambda: None,
     clock: Callable[[], float] = time.monotonic,
 ) -> Consumer:
     """Give a consumer that is ready to run; it opens nothing by itself.
 
     ``control`` is set when some job was paused or ended by request; else the next extension of
     the leases finds out. ``tell`` is called when an outcome ended its job before the others had
-    theirs. ``clock`` is the loop's own, by which this process knows its leases' ends.
+    theirs, ``wake`` when something was left for others to do, now or later. ``clock`` is the
+    loop's own, by which this process knows its leases' ends.
     """
     intake = Intake(slots=settings.concurrency, prefetch_inputs=settings.prefetch_inputs)
     leases = Leases(
@@ -65,6 +67,7 @@ def assemble(
         backoffs={name: kind.backoff for name, kind in kinds.items()},
         most=settings.settle_batch,
         tell=tell,
+        wake=wake,
         events=settings.events_queue_url is not None,
         instruments=instruments,
     )
@@ -85,6 +88,7 @@ def assemble(
         intake,
         paces,
         stop=stop,
+        wake=wake,
         instruments=instruments,
     )
     return Consumer(

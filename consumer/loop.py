@@ -114,13 +114,13 @@ class Consumer:
                 return
             try:
                 claims = await self._queue.claim(most, stop)
-            except HaulageError as error:
+            except Exception as error:  # noqa: BLE001 - one bad row must not end all consumers
                 failures += 1
                 delay = jittered(
                     failures, base_seconds=_BACKOFF_BASE_SECONDS, cap_seconds=_BACKOFF_CAP_SECONDS
                 )
                 if failures == 1:
-                    log.warning("receive.away", error=str(error), retry_in_seconds=round(delay, 2))
+                    _tell(error, retry_in_seconds=round(delay, 2))
                 await pause(delay)
                 continue
             if failures:
@@ -141,3 +141,10 @@ class Consumer:
                     return most
             except TimeoutError:
                 self._turned()
+
+
+def _tell(error: Exception, *, retry_in_seconds: float) -> None:
+    if isinstance(error, HaulageError):
+        log.warning("receive.away", error=str(error), retry_in_seconds=retry_in_seconds)
+    else:
+        log.error("receive.failed", retry_in_seconds=retry_in_seconds, exc_info=error)

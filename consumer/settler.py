@@ -47,6 +47,7 @@ class Settler:
         backoffs: Mapping[str, Backoff],
         most: int,
         tell: Callable[[], None],
+        wake: Callable[[], None],
         events: bool = False,
         instruments: Instruments = SILENT,
     ) -> None:
@@ -56,6 +57,7 @@ class Settler:
         self._backoffs = backoffs
         self._most = most
         self._tell = tell
+        self._wake = wake
         self._events = events
         self._waiting: list[tuple[Lease, Settlement]] = []
         self._wanted = asyncio.Event()
@@ -127,6 +129,9 @@ class Settler:
         if any(line.ended_early for line in lines):
             # Else the rest of the job would run on until the sweeper's next round.
             self._tell()
+        if any(map(_leaves_work, lines)):
+            # Else who relays or claims would notice at the next poll that something is due before.
+            self._wake()
         for (lease, _), line in zip(batch, lines, strict=True):
             _log(lease, line)
             lease.note_settled(accepted=line.accepted)
@@ -166,6 +171,14 @@ class Settler:
             return
         refused = settlement._replace(outcome=Refused("BadOutcome", reason))
         await self._commit([(lease, refused)])
+
+
+def _leaves_work(line: Settled) -> bool:
+    """Say whether an entry came of it: the input goes on, or its death is to be told."""
+    verdict = line.verdict
+    return line.accepted and (
+        verdict.delay_seconds is not None or verdict.status is InputStatus.DLQ
+    )
 
 
 def _is_unrecordable(error: Exception) -> bool:

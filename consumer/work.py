@@ -17,7 +17,7 @@ from schema.errors import HaulageError
 from schema.statements.claim import release_entries
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Callable, Mapping, Sequence
 
     from consumer.acknowledger import Acknowledger
     from consumer.intake import Intake
@@ -56,6 +56,7 @@ class Workshop:
         paces: Paces,
         *,
         stop: asyncio.Event,
+        wake: Callable[[], None],
         instruments: Instruments = SILENT,
     ) -> None:
         self._instruments = instruments
@@ -67,6 +68,7 @@ class Workshop:
         self._intake = intake
         self._paces = paces
         self._stop = stop
+        self._wake = wake
 
     async def carry(self, claim: Claim) -> None:
         """Process a claim, settle it, and forget its message once the commit is in.
@@ -174,4 +176,6 @@ class Workshop:
         except HaulageError as error:
             log.warning("entry.not_released", error=str(error), remedy="its lease ends by itself")
             return False
+        if rows:
+            self._wake()
         return bool(rows)

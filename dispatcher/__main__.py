@@ -132,7 +132,7 @@ def _services(
     services: list[MaintenanceService] = [
         Reaper(
             database,
-            worker=worker,
+            lease_seconds=settings.lease_seconds,
             backoffs={name: kind.backoff for name, kind in kinds.items()},
             most=most,
             wake=wake,

@@ -27,7 +27,6 @@ if TYPE_CHECKING:
 
 log: structlog.stdlib.BoundLogger = structlog.get_logger(__name__)
 
-_LEASE_SECONDS = 30.0
 _MOST_TOLD, _TOLD_APART = 10_000, 500
 
 
@@ -40,7 +39,7 @@ class Reaper:
         self,
         database: Database,
         *,
-        worker: str,
+        lease_seconds: float,
         backoffs: Mapping[str, Backoff],
         most: int,
         wake: Callable[[], None],
@@ -50,7 +49,7 @@ class Reaper:
     ) -> None:
         self._instruments = instruments
         self._database = database
-        self._worker = worker
+        self._lease_seconds = lease_seconds
         self._backoffs = backoffs
         self._most = most
         self._wake = wake
@@ -60,7 +59,7 @@ class Reaper:
 
     async def once(self) -> int:
         """Repair up to a batch of lapsed leases."""
-        statement = take_over_lapsed(self._worker, _LEASE_SECONDS, most=self._most)
+        statement = take_over_lapsed(self._lease_seconds, most=self._most)
         claims = [Claim.from_row(row) for row in await self._database.fetch(statement)]
         for claim in claims:
             try:
@@ -91,7 +90,7 @@ class Reaper:
             names.JOB_KEY: claim.job_key,
             names.KIND: claim.kind,
             names.ENTRY_ID: claim.entry_id,
-            names.LOST_WORKER: claim.previous_worker or "unknown",
+            names.LOST_WORKER: claim.worker,
             names.LAPSED_SECONDS: claim.waited_ms / 1_000,
         }
         with (
@@ -107,7 +106,7 @@ class Reaper:
             await self._database.fetch(delete_empty_entry(claim.entry_id, claim.epoch))
             log.error("reaper.empty_entry", remedy="run the doctor: counters may be off")
             return
-        lapsed = Lapsed(claim.previous_worker or "unknown")
+        lapsed = Lapsed(claim.worker)
         settled = await settle(
             self._database,
             lapsed.worker,

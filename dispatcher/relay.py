@@ -95,12 +95,14 @@ class Relay:
         failures = 0
         back_off = sleep_unless(stop)
         while not stop.is_set():
+            fault: Exception | None = None
             try:
                 report = await self.relay_once()
-                fault = report.fault
+                if report.fault is not None:
+                    fault = Unavailable(report.fault)
                 pause = 0.0 if report.locked else await self._pause(report)
-            except Unavailable as error:
-                fault, pause = str(error), 0.0
+            except Exception as error:  # noqa: BLE001 - one bad row must not end the relay of all
+                fault = error
             if fault is None:
                 if failures:
                     log.info("relay.recovered", after_failures=failures)
@@ -110,7 +112,7 @@ class Relay:
                 failures += 1
                 pause = self._backoff(failures)
                 if failures == 1:
-                    log.warning("relay.away", error=fault, retry_in_seconds=round(pause, 2))
+                    _tell(fault, retry_in_seconds=round(pause, 2))
                 # A wake-up says that there is more to send, not that it can be sent.
                 await back_off(pause)
                 continue
@@ -284,3 +286,10 @@ def _outgoing(row: Row[Any]) -> Outgoing:
         else json.dumps(json.loads(row.payload), separators=(",", ":"))
     )
     return Outgoing(row.id, body, trace.attributes(), str(row.owner_id))
+
+
+def _tell(fault: Exception, *, retry_in_seconds: float) -> None:
+    if isinstance(fault, Unavailable):
+        log.warning("relay.away", error=str(fault), retry_in_seconds=retry_in_seconds)
+    else:
+        log.error("relay.failed", retry_in_seconds=retry_in_seconds, exc_info=fault)

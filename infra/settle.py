@@ -182,30 +182,45 @@ def _accepted(rows: Iterable[Any]) -> dict[Key, bool]:
 
 def _settle_statement(lines: Sequence[_Line]) -> Any:  # noqa: ANN401 - a TextClause
     held = sorted({(line.settlement.claim.entry_id, line.settlement.claim.epoch) for line in lines})
-    # One pass over the lines: this runs for every input.
-    rows = [
-        (
+    columns: dict[str, list[Any]] = dict(
+        zip(statements.OUTCOME_COLUMNS, map(list, zip(*_runs(lines), strict=True)), strict=True)
+    )
+    return statements.settle_inputs(
+        columns, held_ids=[id_ for id_, _ in held], held_epochs=[epoch for _, epoch in held]
+    )
+
+
+def _runs(lines: Sequence[_Line]) -> list[tuple[Any, ...]]:
+    """Write neighbours of which the same came as one: most of what is settled is alike."""
+    runs: list[tuple[Any, ...]] = []
+    first = last = -1
+    same: tuple[Any, ...] = ()
+    for line in sorted(lines, key=_place):
+        claim, input_, outcome, elapsed_ms = line.settlement
+        verdict = line.verdict
+        this = (
             claim.entry_id,
             claim.epoch,
-            input_.ordinal,
-            line.verdict.status.value,
+            verdict.status.value,
             input_.attempts + 1,
             line.next_entry_id,
             _result(outcome),
             outcome.reused if isinstance(outcome, Succeeded) else None,
             elapsed_ms,
-            line.verdict.error_class,
-            line.verdict.error_message,
+            verdict.error_class,
+            verdict.error_message,
         )
-        for line in lines
-        for claim, input_, outcome, elapsed_ms in (line.settlement,)
-    ]
-    columns: dict[str, list[Any]] = dict(
-        zip(statements.OUTCOME_COLUMNS, map(list, zip(*rows, strict=True)), strict=True)
-    )
-    return statements.settle_inputs(
-        columns, held_ids=[id_ for id_, _ in held], held_epochs=[epoch for _, epoch in held]
-    )
+        if this != same or input_.ordinal != last + 1:
+            if same:
+                runs.append((*same, first, last))
+            same, first = this, input_.ordinal
+        last = input_.ordinal
+    runs.append((*same, first, last))
+    return runs
+
+
+def _place(line: _Line) -> Key:
+    return line.settlement.key
 
 
 def _result(outcome: Outcome) -> str | None:

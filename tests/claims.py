@@ -25,7 +25,7 @@ def claim_of(
         "options": options,
         "max_attempts": 3,
         "waited_ms": 0.0,
-        "previous_worker": None,
+        "worker": "worker",
         "trace": Trace("corr-1"),
         "inputs": tuple(
             ClaimedInput(ordinal, json.dumps(body), 0, 0) for ordinal, body in enumerate(bodies)

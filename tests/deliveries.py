@@ -123,7 +123,7 @@ class Delivery:
         return [
             Reaper(
                 self.database,
-                worker="reaper",
+                lease_seconds=self.settings.lease_seconds,
                 backoffs={name: kind.backoff for name, kind in self.kinds.items()},
                 most=100,
                 wake=self.listener.wake,
@@ -184,6 +184,7 @@ class Delivery:
             control=self.listener.controls(),
             instruments=self.instruments,
             tell=tell or self.listener.tell_controlled,
+            wake=self.listener.wake,
         )
         async with asyncio.TaskGroup() as group:
             group.create_task(consumer.run(stop), name=f"consumer {worker}")

@@ -45,7 +45,7 @@ class Claim:
     options: str
     max_attempts: int
     waited_ms: float
-    previous_worker: str | None
+    worker: str
     trace: Trace
     inputs: tuple[ClaimedInput, ...]
     # The traceparent of what had this work done again: an attempt, a repair.
@@ -73,7 +73,7 @@ class Claim:
             options=row.options,
             max_attempts=row.max_attempts,
             waited_ms=float(row.waited_ms),
-            previous_worker=row.previous_worker,
+            worker=row.worker,
             trace=Trace(row.correlation_id, row.traceparent, row.tracestate, row.baggage),
             inputs=tuple(
                 map(

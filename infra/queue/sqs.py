@@ -81,9 +81,22 @@ class SqsQueue:
         self._unknown_kind_delay_seconds = unknown_kind_delay_seconds
         self._held: dict[tuple[int, int], Delivery] = {}
         self._empty_at_once = 0
+        self._has_failed = False
 
     async def claim(self, most: int, stop: asyncio.Event) -> Sequence[Claim]:
         """Finish one long poll and claim what it brought, even when ``stop`` is set meanwhile."""
+        if self._has_failed:
+            # Messages that come while the database is away would be received in vain, and that
+            # is counted; an empty poll would look as if the database were back.
+            await self._database.ping()
+            self._has_failed = False
+        try:
+            return await self._poll(most, stop)
+        except Exception:
+            self._has_failed = True
+            raise
+
+    async def _poll(self, most: int, stop: asyncio.Event) -> Sequence[Claim]:
         began = time.monotonic()
         deliveries, received = await self._receive(min(most, BATCH_LIMIT))
         if received:

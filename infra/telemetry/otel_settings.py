@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal, Self, cast
+from urllib.parse import urlsplit
 
 from schema.errors import Misconfigured
 
@@ -38,6 +39,11 @@ def _protocol(environment: Mapping[str, str], signal: str) -> Protocol | None:
     endpoint = _setting(environment, signal, "ENDPOINT")
     if exporter == "none" or not endpoint:
         return None
+    if "@" in urlsplit(endpoint if "//" in endpoint else f"//{endpoint}").netloc:
+        raise Misconfigured(
+            "OTEL_EXPORTER_OTLP_ENDPOINT: credentials in an address get into logs; they belong"
+            " into OTEL_EXPORTER_OTLP_HEADERS"
+        )
     protocol = _setting(environment, signal, "PROTOCOL") or "http/protobuf"
     if protocol not in _PROTOCOLS:
         raise Misconfigured(

@@ -32,7 +32,7 @@ CUT = "… (cut)"
 # What all fields of a line may take together, besides those that every line has.
 _LINE_LIMIT = 24 * 1024
 _NESTED_LIMIT = 1024
-_DEEPEST = 12
+_DEEPEST = 40
 _EVERY_LINE = frozenset({
     "event", "level", "timestamp", "process", "worker", "correlation_id", "trace_id", "span_id",
     "job", "entry",

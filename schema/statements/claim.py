@@ -30,18 +30,18 @@ if TYPE_CHECKING:
 _TAKE = """
 ), claimed AS (
     UPDATE outbox o
-    SET state = 'CLAIMED', epoch = o.epoch + 1, locked_by = CAST(:worker AS text),
+    SET state = 'CLAIMED', epoch = o.epoch + 1, locked_by = target.holder,
         locked_until = now() + CAST(:lease_seconds AS double precision) * interval '1 second',
         sent_at = NULL
     FROM target WHERE o.id = target.id
-    RETURNING o.*, target.waited_ms, target.previous_worker,
+    RETURNING o.*, target.waited_ms,
               extract(epoch FROM now() - target.was_sent_at) * 1000 AS queued_ms
 ), started AS (
     UPDATE job SET status = CASE status WHEN 'SUBMITTED' THEN 'RUNNING' ELSE status END,
                    started_at = now()
     WHERE id IN (SELECT job_id FROM claimed) AND started_at IS NULL
 )
-SELECT o.id AS entry_id, o.epoch, o.job_id, o.kind, o.owner_id, o.waited_ms, o.previous_worker,
+SELECT o.id AS entry_id, o.epoch, o.job_id, o.kind, o.owner_id, o.waited_ms, o.locked_by AS worker,
        o.correlation_id, o.traceparent, o.tracestate, o.baggage, o.origin, o.queued_ms,
        extract(epoch FROM now() - coalesce(j.scheduled_for, j.requested_at)) * 1000 AS due_ms,
        j.key AS job_key, j.request_date, j.options::text AS options, j.max_attempts,
@@ -63,7 +63,7 @@ CROSS JOIN LATERAL (
 _READY = sa.text(
     f"""{PICKED}, {PROMOTED}, target AS (
     SELECT o.id, extract(epoch FROM now() - o.available_at) * 1000 AS waited_ms,
-           o.locked_by AS previous_worker, o.sent_at AS was_sent_at
+           CAST(:worker AS text) AS holder, o.sent_at AS was_sent_at
     FROM outbox o WHERE o.id = {PICKED_IDS}"""
     + _TAKE
     + ", p.place"
@@ -78,7 +78,7 @@ _BY_ID = sa.text(
     """
 WITH target AS MATERIALIZED (
     SELECT o.id, extract(epoch FROM now() - o.available_at) * 1000 AS waited_ms,
-           o.locked_by AS previous_worker, o.sent_at AS was_sent_at
+           CAST(:worker AS text) AS holder, o.sent_at AS was_sent_at
     FROM outbox o
     WHERE o.id = ANY(CAST(:entry_ids AS bigint[]))
       AND (CAST(:job_ids AS uuid[]) IS NULL OR o.job_id = ANY(CAST(:job_ids AS uuid[])))
@@ -94,12 +94,13 @@ WITH target AS MATERIALIZED (
     + _HAND_OVER
 )
 
-# What lapsed under a job that has ended is left to the sweeper: nobody's attempt is charged.
+# What lapsed under a job that has ended is left to the sweeper: nobody's attempt is charged. It
+# stays in the name of the worker that lost it, who is charged however often a repair is begun.
 _LAPSED = sa.text(
     """
 WITH target AS MATERIALIZED (
     SELECT o.id, extract(epoch FROM now() - o.locked_until) * 1000 AS waited_ms,
-           o.locked_by AS previous_worker, o.sent_at AS was_sent_at
+           o.locked_by AS holder, o.sent_at AS was_sent_at
     FROM outbox o
     WHERE o.state = 'CLAIMED' AND o.locked_until < now()
       AND (SELECT j.status IN ('SUBMITTED', 'RUNNING', 'PAUSED') FROM job j WHERE j.id = o.job_id)
@@ -251,9 +252,12 @@ def claim_by_id(
     )
 
 
-def take_over_lapsed(worker: str, lease_seconds: float, *, most: int) -> TextClause:
-    """Claim up to ``most`` entries whose lease ran out, so that their inputs can be charged."""
-    return _LAPSED.bindparams(worker=worker, lease_seconds=lease_seconds, most=most)
+def take_over_lapsed(lease_seconds: float, *, most: int) -> TextClause:
+    """Claim up to ``most`` entries whose lease ran out, so that their inputs can be charged.
+
+    ``worker`` of a row is who lost it.
+    """
+    return _LAPSED.bindparams(lease_seconds=lease_seconds, most=most)
 
 
 def let_go_of_entries(entry_ids: Sequence[int]) -> TextClause:

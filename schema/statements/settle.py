@@ -13,6 +13,8 @@ if TYPE_CHECKING:
 
     from sqlalchemy.sql.elements import TextClause
 
+# The ordinals of a run are an array to Postgres, which looks each up by the key: of a range it
+# would have to guess how much of the table it is.
 # Rows are locked entries first, then inputs, then jobs in id order: the order of every writer.
 # Whatever of a job is written follows from its locked row alone. Where another commit came between
 # this statement's snapshot and that lock, Postgres first tries the update, CHECKs included, on the
@@ -21,12 +23,13 @@ _SETTLE = sa.text(
     """
 WITH outcome AS MATERIALIZED (
     SELECT * FROM unnest(
-        CAST(:entry_ids AS bigint[]), CAST(:epochs AS integer[]), CAST(:ordinals AS integer[]),
-        CAST(:statuses AS text[]), CAST(:attempts AS smallint[]), CAST(:next_entry_ids AS bigint[]),
+        CAST(:entry_ids AS bigint[]), CAST(:epochs AS integer[]), CAST(:statuses AS text[]),
+        CAST(:attempts AS smallint[]), CAST(:next_entry_ids AS bigint[]),
         CAST(:results AS jsonb[]), CAST(:reused AS boolean[]), CAST(:elapsed_ms AS integer[]),
-        CAST(:error_classes AS text[]), CAST(:error_messages AS text[]))
-        AS o (entry_id, epoch, ordinal, status, attempts, next_entry_id, result, reused,
-              elapsed_ms, error_class, error_message)
+        CAST(:error_classes AS text[]), CAST(:error_messages AS text[]),
+        CAST(:first_ordinals AS integer[]), CAST(:last_ordinals AS integer[]))
+        AS o (entry_id, epoch, status, attempts, next_entry_id, result, reused, elapsed_ms,
+              error_class, error_message, first_ordinal, last_ordinal)
 ), held AS MATERIALIZED (
     SELECT b.id, b.epoch, b.job_id
     FROM outbox b
@@ -41,7 +44,8 @@ WITH outcome AS MATERIALIZED (
         reused = o.reused, elapsed_ms = o.elapsed_ms, settled_at = now(),
         error_class = o.error_class, error_message = o.error_message
     FROM outcome o JOIN held ON held.id = o.entry_id AND held.epoch = o.epoch
-    WHERE i.job_id = held.job_id AND i.ordinal = o.ordinal AND i.entry_id = o.entry_id
+    WHERE i.job_id = held.job_id AND i.entry_id = o.entry_id
+      AND i.ordinal = ANY (ARRAY(SELECT generate_series(o.first_ordinal, o.last_ordinal)))
       AND i.status IN ('PENDING', 'RETRY_WAIT')
     RETURNING o.entry_id, i.job_id, i.ordinal, i.status, i.reused, i.error_message
 ), per_entry AS MATERIALIZED (
@@ -98,10 +102,11 @@ FROM per_entry p JOIN judged o ON o.id = p.job_id
 """
 )
 
-# The columns of outcomes, in the order in which their lists are made.
+# The columns of outcomes, in the order in which their lists are made: one row for a run of inputs
+# of an entry that stand next to each other and of which the same came.
 OUTCOME_COLUMNS = (
-    "entry_ids", "epochs", "ordinals", "statuses", "attempts", "next_entry_ids", "results",
-    "reused", "elapsed_ms", "error_classes", "error_messages",
+    "entry_ids", "epochs", "statuses", "attempts", "next_entry_ids", "results", "reused",
+    "elapsed_ms", "error_classes", "error_messages", "first_ordinals", "last_ordinals",
 )  # fmt: skip
 
 _RESERVE = sa.text(

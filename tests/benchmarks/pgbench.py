@@ -27,23 +27,26 @@ if TYPE_CHECKING:
 
 _TPS = re.compile(r"tps = ([\d.]+) \(without initial connection time\)")
 _SETTLE_SECONDS = 0.3
-_SIZE = "cardinality(CAST(:ordinals AS integer[]))"
+_ORDINALS = "CAST(:ordinals AS integer[])"
+# A chunk is one run: all of it succeeded.
 _OUTCOMES = {
-    "entry_ids": "array_fill(CAST(:entry_id AS bigint), ARRAY[{n}])",
-    "epochs": "array_fill(CAST(:epoch AS integer), ARRAY[{n}])",
-    "statuses": "array_fill('SUCCEEDED'::text, ARRAY[{n}])",
-    "attempts": "array_fill(1::smallint, ARRAY[{n}])",
-    "next_entry_ids": "array_fill(NULL::bigint, ARRAY[{n}])",
-    "results": "array_fill(NULL::jsonb, ARRAY[{n}])",
-    "reused": "array_fill(NULL::boolean, ARRAY[{n}])",
-    "elapsed_ms": "array_fill(0, ARRAY[{n}])",
-    "error_classes": "array_fill(NULL::text, ARRAY[{n}])",
-    "error_messages": "array_fill(NULL::text, ARRAY[{n}])",
+    "entry_ids": "ARRAY[CAST(:entry_id AS bigint)]",
+    "epochs": "ARRAY[CAST(:epoch AS integer)]",
+    "statuses": "ARRAY['SUCCEEDED']",
+    "attempts": "ARRAY[1::smallint]",
+    "next_entry_ids": "ARRAY[NULL::bigint]",
+    "results": "ARRAY[NULL::jsonb]",
+    "reused": "ARRAY[NULL::boolean]",
+    "elapsed_ms": "ARRAY[0]",
+    "error_classes": "ARRAY[NULL::text]",
+    "error_messages": "ARRAY[NULL::text]",
+    "first_ordinals": f"ARRAY[({_ORDINALS})[1]]",
+    "last_ordinals": f"ARRAY[({_ORDINALS})[cardinality({_ORDINALS})]]",
     "held_ids": "ARRAY[CAST(:entry_id AS bigint)]",
     "held_epochs": "ARRAY[CAST(:epoch AS integer)]",
 }
 _NO_OUTCOMES: dict[str, list[object]] = {
-    name: [] for name in (*_OUTCOMES, "ordinals") if not name.startswith("held")
+    name: [] for name in _OUTCOMES if not name.startswith("held")
 }
 
 
@@ -52,7 +55,7 @@ def drain_script() -> str:
     claim = claim_ready("pgbench", 30.0, kinds=["noop"], most=1).text
     settle = settle_inputs(_NO_OUTCOMES, held_ids=[], held_epochs=[]).text
     for name, array in _OUTCOMES.items():
-        settle = re.sub(rf"CAST\(:{name} AS \w+\[\]\)", array.format(n=_SIZE), settle)
+        settle = re.sub(rf"CAST\(:{name} AS \w+\[\]\)", array, settle)
     return f"{_one_line(claim)} \\gset\n{_one_line(settle)};\n"
 
 

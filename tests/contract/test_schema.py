@@ -73,12 +73,14 @@ async def test_a_database_with_data_is_brought_from_the_first_schema_to_the_newe
             " 1, now() + hours * interval '1 hour', 'c' FROM job, unnest(ARRAY[-1, 1]) AS hours"
             " RETURNING id",
         )
+        await platform.rows("UPDATE job SET scheduled_for = 'infinity' RETURNING id")
         await migrate(empty_database_url)
         job = await platform.job(job_id)
         entries = await platform.entries(job_id)
         now = (await platform.rows("SELECT now() AS now"))[0].now
     assert [entry.deferred for entry in entries] == [False, True]
     assert all(entry.turn_at <= now for entry in entries)
+    assert job.scheduled_for.year == 8999, "a time that can be reckoned with"
     assert (job.tolerated, job.forgiven, job.sweeping, job.control_version) == (0, 0, False, 0)
     engine = open_engine(empty_database_url)
     async with engine.connect() as connection:

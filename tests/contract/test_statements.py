@@ -131,7 +131,7 @@ def scans(nodes: list[dict[str, Any]], table: str) -> set[str]:
         (next_ready(), "outbox", {"outbox_ready"}),
         (promote_due(), "outbox", {"outbox_deferred"}),
         (find_room(window=200), "outbox", {"outbox_sent"}),
-        (take_over_lapsed("r", 30, most=10), "outbox", {"outbox_lease"}),
+        (take_over_lapsed(30, most=10), "outbox", {"outbox_lease"}),
         (requeue_overdue(900, most=100), "outbox", {"outbox_sent"}),
         (measure_backlog(most=100), "outbox", {"outbox_pkey"}),
         (measure_backlog(most=100), "outbox", {"outbox_event"}),

@@ -68,7 +68,7 @@ async def test_no_plan_is_kept_from_when_the_outbox_was_empty(database: Database
     often = [
         *STATEMENTS,
         claim_by_id("w", 30, [1]),
-        take_over_lapsed("r", 30, most=10),
+        take_over_lapsed(30, most=10),
         extend_leases([1], [1], 30),
         release_entries([1], [1], 0),
         next_ready(),

@@ -40,7 +40,7 @@ async def serve(settings: Settings, worker: str, stop: asyncio.Event) -> None:
     ):
         reaper = Reaper(
             database,
-            worker=worker,
+            lease_seconds=settings.lease_seconds,
             backoffs={LEDGER.name: LEDGER.backoff},
             most=settings.maintenance_batch,
             wake=listener.wake,

@@ -23,7 +23,7 @@ _STEPS = {
     settle_inputs({}, held_ids=[], held_epochs=[]).text: "settle",
     lock_ready("", 0, kind="", most=0).text: "lock",
     mark_sent("", []).text: "mark",
-    take_over_lapsed("", 0, most=0).text: "take-over",
+    take_over_lapsed(0, most=0).text: "take-over",
 }
 
 

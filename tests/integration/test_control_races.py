@@ -173,7 +173,7 @@ class Mixture:
         backoffs = {KIND: Backoff(0, 0)}
         reaper = Reaper(
             self.database,
-            worker="r",
+            lease_seconds=30,
             backoffs=backoffs,
             most=10,
             wake=lambda: None,
@@ -232,7 +232,7 @@ async def run_out(platform: Platform, database: Database, jobs: list[UUID]) -> N
             await control(platform, resume_job, job_id)
             await lapse(platform, job_id)
         await sweep(database)
-        rows = await database.fetch(take_over_lapsed("r", 30, most=100))
+        rows = await database.fetch(take_over_lapsed(30, most=100))
         ids = [entry.id for job_id in jobs for entry in await platform.entries(job_id)]
         if not ids:
             return

@@ -12,7 +12,7 @@ from infra.wakeup import Listener
 from schema.outcome import Artifact, Backoff, Failed, Missing, Outcome, Refused, Skipped, Succeeded
 from schema.statements.claim import claim_by_id, release_entries, take_over_lapsed
 from tests.deliveries import open_delivery
-from tests.platform import KIND, Platform, Recorder, settings_for
+from tests.platform import KIND, Platform, Recorder, seeded, settings_for
 from tests.steps import claim_all, lapse, settle_as
 
 
@@ -54,6 +54,39 @@ async def test_a_partly_settled_chunk_keeps_its_entry_for_the_rest(
         "SKIPPED": 1,
         "NOT_FOUND": 1,
     }
+    await platform.check_consistency()
+
+
+async def test_outcomes_of_any_order_and_mixture_are_recorded_each_for_its_own_input(
+    platform: Platform, database: Database
+) -> None:
+    """Neighbours with the same outcome are written as one: with gaps, and in parts."""
+    chance = seeded(7)
+    job_id = await platform.submit(40)
+    said = [
+        chance.choice((Succeeded(), Succeeded({"n": 1}), Skipped("no"), Missing("none")))
+        for _ in range(40)
+    ]
+    settlements = [
+        Settlement(claim, input_, said[input_.ordinal], chance.choice((0, 1)))
+        for claim in await claim_all(database)
+        for input_ in claim.inputs
+    ]
+    chance.shuffle(settlements)
+    for part in (settlements[:17], settlements[17:18], settlements[18:]):
+        settled = await settle(database, "worker", part, backoffs={}, jitter=lambda: 0.0)
+        assert all(line.accepted for line in settled)
+    rows = await platform.rows(
+        "SELECT status, result, elapsed_ms FROM input WHERE job_id = :id ORDER BY ordinal",
+        id=job_id,
+    )
+    took = {one.input.ordinal: one.elapsed_ms for one in settlements}
+    statuses = {Succeeded: "SUCCEEDED", Skipped: "SKIPPED", Missing: "NOT_FOUND"}
+    assert [tuple(row) for row in rows] == [
+        (statuses[type(one)], getattr(one, "result", None) or None, took[ordinal])
+        for ordinal, one in enumerate(said)
+    ]
+    assert (await platform.job(job_id)).finished_at is not None
     await platform.check_consistency()
 
 
@@ -214,12 +247,24 @@ async def test_a_lapsed_lease_is_taken_over_once_and_names_the_worker_that_vanis
     job_id = await platform.submit(2)
     await claim_all(database)
     await lapse(platform, job_id)
-    taken = await asyncio.gather(
-        *(database.fetch(take_over_lapsed(f"reaper {n}", 30, most=10)) for n in range(3))
-    )
+    taken = await asyncio.gather(*(database.fetch(take_over_lapsed(30, most=10)) for _ in range(3)))
     rows = [row for found in taken for row in found]
-    assert [row.previous_worker for row in rows] == ["worker"]
+    assert [row.worker for row in rows] == ["worker"]
     assert rows[0].epoch == 2
+
+
+async def test_a_repair_that_lapses_itself_still_charges_the_worker_that_vanished(
+    platform: Platform, database: Database
+) -> None:
+    """As when a stalled database carries out the repair that its reaper has given up on."""
+    job_id = await platform.submit(2)
+    await claim_all(database)
+    for epoch in (2, 3):
+        await lapse(platform, job_id)
+        (taken,) = await database.fetch(take_over_lapsed(30, most=10))
+        assert (taken.worker, taken.epoch) == ("worker", epoch)
+    (entry,) = await platform.entries(job_id)
+    assert entry.locked_by == "worker"
 
 
 async def test_a_registered_artifact_is_replaced_by_a_later_one(

@@ -174,6 +174,7 @@ class ConsumerProcess(Process):
             health=Health(90),
             control=self.listener.controls(),
             tell=around.tell,
+            wake=around.wake,
             clock=around.loop.time,
         )
         self._running = self.start(consumer.run(self._stop))
@@ -263,7 +264,7 @@ class Dispatcher(Process):
         return [
             Reaper(
                 database,
-                worker=self.name,
+                lease_seconds=settings.lease_seconds,
                 backoffs={name: kind.backoff for name, kind in KINDS.items()},
                 most=most,
                 wake=wake,

@@ -209,7 +209,12 @@ def test_opentelemetrys_own_variables_say_what_leaves_the_process(
 
 @pytest.mark.parametrize(
     ("name", "value"),
-    [("OTEL_EXPORTER_OTLP_PROTOCOL", "http/json"), ("OTEL_TRACES_EXPORTER", "zipkin")],
+    [
+        ("OTEL_EXPORTER_OTLP_PROTOCOL", "http/json"),
+        ("OTEL_TRACES_EXPORTER", "zipkin"),
+        ("OTEL_EXPORTER_OTLP_ENDPOINT", "http://user:secret@collector:4317"),
+        ("OTEL_EXPORTER_OTLP_ENDPOINT", "user:secret@collector:4317"),
+    ],
 )
 def test_what_there_is_not_is_refused_by_name(name: str, value: str) -> None:
     with pytest.raises(Misconfigured, match=name):

@@ -1,5 +1,6 @@
 """What the logs of a process never show, and how long a line and its redaction may take."""
 
+import asyncio
 import json
 import subprocess
 import sys
@@ -7,9 +8,10 @@ import time
 from pathlib import Path
 
 import pytest
+import structlog
 
 from consumer.processors.verdicts import outcome_of
-from infra.telemetry.redaction import TEXT_LIMIT, redact
+from infra.telemetry.redaction import CUT, TEXT_LIMIT, redact, redact_event
 from schema.outcome import MESSAGE_LIMIT, clean, fingerprint
 
 CHECKOUT = Path(__file__).resolve().parent.parent.parent
@@ -104,6 +106,30 @@ def test_a_status_is_a_number_and_a_terminal_shows_no_fields_without_a_value(for
     else:
         assert {"status=200", "replayed=False"} <= set(line.split())
         assert "route" not in line
+
+
+def test_the_cause_of_an_error_inside_nested_task_groups_is_shown_with_its_frames() -> None:
+    async def fail() -> None:
+        try:
+            int("refused")
+        except ValueError as error:
+            raise RuntimeError("the end of it") from error
+
+    async def nested(depth: int) -> None:
+        async with asyncio.TaskGroup() as group:
+            group.create_task(nested(depth - 1) if depth else fail())
+
+    render = structlog.processors.ExceptionRenderer(
+        structlog.tracebacks.ExceptionDictTransformer(show_locals=False, use_rich=False)
+    )
+    try:
+        asyncio.run(nested(3))
+    except ExceptionGroup as error:
+        event = render(None, "", {"event": "process.failed", "exc_info": error})
+    shown = json.dumps(redact_event(None, "", event))
+    for part in ("the end of it", "refused", '"fail"'):
+        assert part in shown
+    assert CUT not in shown
 
 
 @pytest.mark.parametrize(

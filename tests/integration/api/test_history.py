@@ -114,7 +114,7 @@ async def test_a_worker_that_vanished_is_told_as_an_attempt(
     assert (document["status"], document["next"]["action"]) == ("PENDING", "lapsed")
     reaper = Reaper(
         work.database,
-        worker="reaper",
+        lease_seconds=30,
         backoffs={"note": Backoff(0, 0)},
         most=10,
         wake=lambda: None,

@@ -127,6 +127,19 @@ async def test_times_in_the_past_are_refused_by_the_databases_clock(
     assert await count(database, "job") == 0
 
 
+@pytest.mark.parametrize("name", ["scheduledFor", "expiresAt"])
+@pytest.mark.parametrize(
+    "time", ["9999-12-31T23:59:59.999999Z", "9000-01-01T00:00:00Z", "0001-01-01T00:00:00Z"]
+)
+async def test_times_that_nobody_can_reckon_with_are_refused(
+    client: httpx.AsyncClient, name: str, time: str
+) -> None:
+    """The driver writes the last of all times as infinity, which Postgres cannot subtract."""
+    response = await client.post("/jobs", json={"inputs": [ABC], name: time})
+    assert response.status_code == 422
+    assert pointers(response) == [f"/{name}"]
+
+
 async def test_times_in_the_past_are_named_together_with_all_else_that_is_wrong(
     client: httpx.AsyncClient, database: Database
 ) -> None:

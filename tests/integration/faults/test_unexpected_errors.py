@@ -196,7 +196,7 @@ async def test_a_lease_that_cannot_be_repaired_does_not_hold_up_the_others(
         f" WHEN (NEW.job_id = '{poison}') EXECUTE FUNCTION refuse()"
     )
     reaper = Reaper(
-        database, worker="reaper", backoffs={}, most=10, wake=lambda: None, tell=lambda: None
+        database, lease_seconds=30, backoffs={}, most=10, wake=lambda: None, tell=lambda: None
     )
     with capture_logs() as lines:
         assert await reaper.once() == 2
