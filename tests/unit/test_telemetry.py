@@ -122,10 +122,9 @@ def test_the_cause_of_an_error_inside_nested_task_groups_is_shown_with_its_frame
     render = structlog.processors.ExceptionRenderer(
         structlog.tracebacks.ExceptionDictTransformer(show_locals=False, use_rich=False)
     )
-    try:
+    with pytest.raises(ExceptionGroup) as raised:
         asyncio.run(nested(3))
-    except ExceptionGroup as error:
-        event = render(None, "", {"event": "process.failed", "exc_info": error})
+    event = render(None, "", {"event": "process.failed", "exc_info": raised.value})
     shown = json.dumps(redact_event(None, "", event))
     for part in ("the end of it", "refused", '"fail"'):
         assert part in shown
