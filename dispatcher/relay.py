@@ -96,11 +96,13 @@ class Relay:
         back_off = sleep_unless(stop)
         while not stop.is_set():
             fault: Exception | None = None
+            pause = 0.0
             try:
                 report = await self.relay_once()
                 if report.fault is not None:
                     fault = Unavailable(report.fault)
-                pause = 0.0 if report.locked else await self._pause(report)
+                if not report.locked:
+                    pause = await self._pause(report)
             except Exception as error:  # noqa: BLE001 - one bad row must not end the relay of all
                 fault = error
             if fault is None:
