@@ -8,6 +8,9 @@ MAKEFLAGS += --no-builtin-rules
 python := .venv/bin/python
 local = $(python) -m localstack
 
+# Whoever names no database means that of the local stack.
+find_database = [ -n "$$DATABASE_URL" ] || [ ! -f .local/env ] || . .local/env;
+
 # Handed on only when given, so that `PORT=9000 make up` and `make up PORT=9000` are the same.
 up_options = $(if $(MODE),--mode $(MODE)) $(if $(CONSUMERS),--consumers $(CONSUMERS)) \
 	$(if $(DISPATCHERS),--dispatchers $(DISPATCHERS)) $(if $(PORT),--port $(PORT))
@@ -48,12 +51,11 @@ sql: override export Q := $(value Q)
 
 .PHONY: doctor
 doctor: .venv/complete ## Prove the invariants on DATABASE_URL, or the local stack (JOB=key: one job)
-	@[ -n "$$DATABASE_URL" ] || [ ! -f .local/env ] || . .local/env; \
-		$(python) -m dispatcher.doctor $(if $(JOB),--job $(JOB))
+	@$(find_database) $(python) -m dispatcher.doctor $(if $(JOB),--job $(JOB))
 
 .PHONY: story
-story: .venv/complete ## Tell what happened (JOB=key, INPUT=n: one input of it; or ID=correlation id)
-	@$(python) -m api.story $(if $(INPUT),--input $(INPUT)) -- "$${JOB:-$${ID:?say of what: JOB=key or ID=correlation id}}"
+story: .venv/complete ## Tell what happened, there or in the local stack (JOB=key, INPUT=n: one input of it; or ID=correlation id)
+	@$(find_database) $(python) -m api.story $(if $(INPUT),--input $(INPUT)) -- "$${JOB:-$${ID:?say of what: JOB=key or ID=correlation id}}"
 
 .PHONY: test check fmt bench
 test: .venv/complete ## Run every test, on up to four cores

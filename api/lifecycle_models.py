@@ -217,9 +217,10 @@ class InputHistory(BaseModel):
     attempts: int = Field(description="Attempts of this generation that ended")
     maxAttempts: int
     error: InputError | None
+    reason: str | None = Field(description="Why it was skipped, if it was")
     fingerprint: str | None = Field(description="While it is in the DLQ")
     diedAt: dt.datetime | None
-    settledAt: dt.datetime | None
+    settledAt: dt.datetime | None = Field(description="Null until it is final")
     history: list[Attempt] = Field(description="The oldest first, at most 1,000")
     next: NextStep | None = Field(description="Null: it is final")
     redrive: HowToRedrive | None = Field(description="How a final input is tried again, if it may")

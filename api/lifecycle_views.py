@@ -6,7 +6,7 @@ import datetime as dt
 import json
 from typing import TYPE_CHECKING, Any
 
-from api.views import error_document, time_text
+from api.views import error_document, settled_text, time_text, why_document
 from infra.redrive_choice import REDRIVABLE
 from schema.lifecycle import InputStatus
 
@@ -139,10 +139,10 @@ def history_document(
         "generation": row.generation,
         "attempts": row.attempts,
         "maxAttempts": row.max_attempts,
-        "error": error_document(row.error_class, row.error_message),
+        **why_document(row.state, row.error_class, row.error_message),
         "fingerprint": row.fingerprint,
         "diedAt": time_text(row.died_at),
-        "settledAt": time_text(row.settled_at),
+        "settledAt": settled_text(row),
         "history": history,
         "next": now,
         "redrive": _how_to_redrive(row, base),

@@ -124,6 +124,7 @@ class DataContent(BaseModel):
     )
     status: InputStatus | None = Field(default=None, description="Absent once SUCCEEDED")
     error: InputError | None = Field(default=None, description="Absent where there is none")
+    reason: str | None = Field(default=None, description="Why it was skipped, if it was")
 
 
 class DataContentOmitted(BaseModel):
@@ -224,8 +225,9 @@ class Input(BaseModel):
     result: JsonValue
     attempts: int
     error: InputError | None
+    reason: str | None = Field(description="Why it was skipped, if it was")
     elapsedMs: int | None
-    settledAt: dt.datetime | None
+    settledAt: dt.datetime | None = Field(description="Null until it is final")
     availableAt: dt.datetime | None = Field(description="When an unfinished input may run")
 
 

@@ -48,9 +48,14 @@ def _parser() -> argparse.ArgumentParser:
 
 
 async def tell(
-    database: Database, name: str, *, ordinal: int | None, say: Callable[[str], object]
+    database: Database,
+    name: str,
+    *,
+    ordinal: int | None,
+    by_relay: bool,
+    say: Callable[[str], object],
 ) -> int:
-    """Tell a story to its end; give the exit code."""
+    """Tell a story to its end; give the exit code. ``by_relay``: what is due goes over SQS."""
     chronicle, is_job = Chronicle(database), JOB_KEY.fullmatch(name) is not None
     if ordinal is not None and not is_job:
         say("story: only a job has inputs: give its key\n")
@@ -66,15 +71,22 @@ async def tell(
     else:
         say("story: this is neither the key of a job nor a correlation id\n")
         return NOTHING
-    told = None
+    told, last = None, None
     async for head, step in story:
         if told != head.id:
+            if last is not None:
+                say(last.text())
             say(heading(head, ordinal=ordinal))
-            told = head.id
-        say(line(step, of_many=ordinal is None and head.total > 1))
-    if told is None:
+            told, last = head.id, None
+        new = line(step, of_many=ordinal is None and head.total > 1, by_relay=by_relay)
+        if last is not None and not last.takes(new):
+            say(last.text())
+            last = None
+        last = last or new
+    if last is None:
         say(f"story: there is no job of the correlation id {name}\n")
         return NOTHING
+    say(last.text())
     return TOLD
 
 
@@ -105,15 +117,20 @@ async def _of_correlation(chronicle: Chronicle, name: str) -> Story:
 async def _main(arguments: argparse.Namespace, settings: Settings) -> int:
     async with Database.from_settings(settings, name="haulage story") as database:
         await check_at_head(database)
-        return await tell(database, arguments.name, ordinal=arguments.input, say=sys.stdout.write)
+        return await tell(
+            database,
+            arguments.name,
+            ordinal=arguments.input,
+            by_relay=settings.consumer_mode == "sqs-consumer",
+            say=sys.stdout.write,
+        )
 
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the command line; give the exit code."""
     arguments = _parser().parse_args(argv)
     try:
-        # The mode needs a queue; reading does not.
-        settings = Settings.from_environment({**os.environ, "CONSUMER_MODE": "outbox"})
+        settings = Settings.from_environment(os.environ)
         return asyncio.run(_main(arguments, settings))
     except (HaulageError, DBAPIError) as error:
         sys.stderr.write(f"story: cannot tell: {error}\n")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from api.timelines import trace_id
@@ -27,13 +28,45 @@ def heading(head: Row[Any], *, ordinal: int | None) -> str:
     )
 
 
-def line(step: Row[Any], *, of_many: bool) -> str:
-    """Give the line of a step; ``of_many``: it must say which input it is about."""
-    when = "now" if step.at is None else _time(step.at)
-    after = "" if step.since_ms is None else _duration(float(step.since_ms))
-    what = (_subject(step) if of_many else "") + _WORDS[step.type](step) + _until(step)
-    expected = " (expected)" if step.is_expected else ""
-    return f"{when:<24}{after:>10}  {what}{expected}\n"
+@dataclass(slots=True)
+class Line:
+    """The line of a step, or of several in a row of which there is nothing else to say."""
+
+    first: Row[Any]
+    what: str
+    last: dt.datetime | None
+    times: int = 1
+
+    def takes(self, other: Line) -> bool:
+        """Say whether the other line, which comes next, says the same; if so, count it here."""
+        if self.what != other.what:
+            return False
+        self.last, self.times = other.last, self.times + 1
+        return True
+
+    def text(self) -> str:
+        """Write it."""
+        at, since_ms = self.first.at, self.first.since_ms
+        when = "now" if at is None else _time(at)
+        after = "" if since_ms is None else _duration(float(since_ms))
+        more = [f"{self.times} times"] if self.times > 1 else []
+        if self.last != at and self.last is not None:
+            more.append(f"the last at {_time(self.last)}")
+        several = f" ({', '.join(more)})" if more else ""
+        return f"{when:<24}{after:>10}  {self.what}{several}\n"
+
+
+def line(step: Row[Any], *, of_many: bool, by_relay: bool) -> Line:
+    """Give the line of a step.
+
+    ``of_many``: it must say which input it is about; ``by_relay``: what is due goes over SQS.
+    """
+    what = (_subject(step) if of_many else "") + _WORDS[step.type](step)
+    if step.is_expected:
+        what += " (expected)"
+    elif step.type == "entry.due":
+        what += f": waits for {'the relay' if by_relay else 'a consumer'}"
+    return Line(step, what, step.at if step.until is None else step.until)
 
 
 def _failure(step: Row[Any]) -> str:
@@ -47,7 +80,7 @@ def _failure(step: Row[Any]) -> str:
 
 def _outcome(step: Row[Any]) -> str:
     ran = "" if step.elapsed_ms is None else f" after a run of {_duration(step.elapsed_ms)}"
-    return f"{step.outcome}{ran}{_error(step)}"
+    return f"{step.outcome}{ran}{_error(step)}{_because(step)}"
 
 
 def _redrive(step: Row[Any]) -> str:
@@ -67,17 +100,16 @@ def _subject(step: Row[Any]) -> str:
 def _error(step: Row[Any]) -> str:
     if step.error_message is None:
         return ""
-    # It may come from anywhere: nothing of it may steer the terminal.
-    text = "".join(c if c.isprintable() else "·" for c in step.error_message[:_WIDEST_ERROR])
-    return f": {step.error_class}: {text}"
+    return f": {step.error_class}: {_shown(step.error_message)}"
 
 
 def _because(step: Row[Any]) -> str:
-    return "" if step.because is None else f": {step.because}"
+    return "" if step.because is None else f": {_shown(step.because)}"
 
 
-def _until(step: Row[Any]) -> str:
-    return "" if step.until in (None, step.at) else f" (the last at {_time(step.until)})"
+def _shown(message: str) -> str:
+    # It may come from anywhere: nothing of it may steer the terminal.
+    return "".join(c if c.isprintable() else "·" for c in message[:_WIDEST_ERROR])
 
 
 def _many(number: int, what: str) -> str:

@@ -202,17 +202,22 @@ class _Reading:
         members = (
             f"{json.dumps(name)}:{text}" for name, text in self.texts.items() if name != "inputs"
         )
+        self._find_conflicts()
         try:
-            fields = JobFields.model_validate_json("{" + ",".join(members) + "}")
+            return JobFields.model_validate_json("{" + ",".join(members) + "}")
         except ValidationError as error:
             self.bad.add_validation(error, "", self.documents, what="a job")
             return None
-        if fields.scheduledFor and fields.expiresAt and fields.expiresAt <= fields.scheduledFor:
+
+    def _find_conflicts(self) -> None:
+        """Name members that exclude each other, whatever is wrong with the others."""
+        scheduled_for, expires_at = self._time("scheduledFor"), self._time("expiresAt")
+        if scheduled_for and expires_at and expires_at <= scheduled_for:
             self.bad.add("/expiresAt", "must lie after scheduledFor")
-        policy = fields.policy
-        if policy.toleratedFailures is not None and policy.toleratedFailureShare is not None:
+        policy = self.documents.get("policy")
+        both = ("toleratedFailures", "toleratedFailureShare")
+        if isinstance(policy, dict) and all(policy.get(name) is not None for name in both):
             self.bad.add("/policy/toleratedFailureShare", "excludes toleratedFailures: give one")
-        return fields
 
     def _time(self, name: str) -> dt.datetime | None:
         """Give the time of a member that is sound, whatever is wrong with the others."""

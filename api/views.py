@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 from typing import TYPE_CHECKING, Any
 
+from schema.lifecycle import TERMINAL_INPUT_STATUSES, InputStatus
+
 if TYPE_CHECKING:
     import datetime as dt
     from collections.abc import Iterable
@@ -112,9 +114,9 @@ def input_document(row: Row[Any]) -> dict[str, Any]:
         "reused": row.reused,
         "result": result,
         "attempts": row.attempts,
-        "error": error_document(row.error_class, row.error_message),
+        **why_document(row.state, row.error_class, row.error_message),
         "elapsedMs": row.elapsed_ms,
-        "settledAt": time_text(row.settled_at),
+        "settledAt": settled_text(row),
         "availableAt": time_text(row.available_at),
     }
 
@@ -130,9 +132,8 @@ def _data_content(row: Row[Any], kind: Kind | None) -> list[dict[str, Any]]:
         item["s3Path"] = s3_path
         if state != "SUCCEEDED":
             item["status"] = state
-        error = error_document(error_class, error_message)
-        if error is not None and state != "SUCCEEDED":
-            item["error"] = error
+            why = why_document(state, error_class, error_message)
+            item |= {name: said for name, said in why.items() if said is not None}
         content.append(item)
     return content
 
@@ -147,6 +148,18 @@ def _in_order(stored: Any, names: Iterable[str]) -> dict[str, Any]:
 def error_document(error_class: str | None, message: str | None) -> dict[str, str | None] | None:
     """Give what went wrong, if anything did."""
     return None if message is None else {"type": error_class, "message": message}
+
+
+def why_document(state: str, error_class: str | None, message: str | None) -> dict[str, Any]:
+    """Give what went wrong with an input or, of one that was skipped, the reason of its kind."""
+    if state == InputStatus.SKIPPED:
+        return {"error": None, "reason": message}
+    return {"error": error_document(error_class, message), "reason": None}
+
+
+def settled_text(row: Row[Any]) -> str | None:
+    """Give when an input came to its end; the row has the time of its last attempt as well."""
+    return time_text(row.settled_at) if row.state in TERMINAL_INPUT_STATUSES else None
 
 
 def _links(address: str) -> dict[str, str]:

@@ -49,6 +49,7 @@ async def serve(settings: Settings, worker: str, stop: asyncio.Event) -> None:
                 is_exposed=settings.is_exposed_beside_health,
             )
         )
+        instruments.metrics.consumes(kinds)
         database = await stack.enter_async_context(
             Database.from_settings(
                 settings, name=f"haulage consumer {worker}", metrics=instruments.metrics

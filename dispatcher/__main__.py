@@ -67,6 +67,7 @@ async def serve(settings: Settings, worker: str, stop: asyncio.Event) -> None:
         health.expose(instruments.exposition)
         client = await _client(settings, stack)
         senders = _senders(settings, client)
+        instruments.metrics.dispatches(kinds, relays=bool(senders))
         for entry_type, sender in senders.items():
             health.checks[f"queue {entry_type}"] = sender.ping
         listener = Listener(settings, name=f"haulage dispatcher {worker}")

@@ -53,7 +53,7 @@ class Drain:
                     "drain.resolved",
                     message_id=message.message_id,
                     entry=row.entry_id,
-                    job_id=str(row.job_id),
+                    job=row.job_key,
                     correlation_id=message.message and message.message.trace.correlation_id,
                     resolution=row.resolution,
                     receive_count=message.receive_count,

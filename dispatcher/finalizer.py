@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import structlog
 
@@ -11,6 +11,8 @@ from schema.statements.repair import find_idle_jobs, recount_and_finish
 if TYPE_CHECKING:
     import datetime as dt
     from uuid import UUID
+
+    from sqlalchemy import Row
 
     from infra.database import Database
 
@@ -51,21 +53,21 @@ class Finalizer:
                     remedy="counters were off; keep the logs of this job for the developers",
                 )
             else:
-                self._tell_stranded(idle.id, idle.correlation_id)
+                self._tell_stranded(idle)
         full = len(idle_jobs) == self._most
         self._after = (idle_jobs[-1].requested_at, idle_jobs[-1].id) if full else None
         return ended
 
-    def _tell_stranded(self, job_id: UUID, correlation_id: str) -> None:
+    def _tell_stranded(self, job: Row[Any]) -> None:
         """Log a job that has no way on: once, although every pass finds it."""
-        if job_id not in self._told:
+        if job.id not in self._told:
             log.error(
                 "finalizer.stranded",
-                job_id=str(job_id),
-                correlation_id=correlation_id,
+                job=job.key,
+                correlation_id=job.correlation_id,
                 remedy="inputs are unfinished and named by no entry; run the doctor",
             )
-        self._told.pop(job_id, None)
-        self._told[job_id] = None
+        self._told.pop(job.id, None)
+        self._told[job.id] = None
         while len(self._told) > _MOST_TOLD:
             del self._told[next(iter(self._told))]

@@ -96,11 +96,13 @@ class Relay:
         back_off = sleep_unless(stop)
         while not stop.is_set():
             fault: Exception | None = None
+            pause = 0.0
             try:
                 report = await self.relay_once()
                 if report.fault is not None:
                     fault = Unavailable(report.fault)
-                pause = 0.0 if report.locked else await self._pause(report)
+                if not report.locked:
+                    pause = await self._pause(report)
             except Exception as error:  # noqa: BLE001 - one bad row must not end the relay of all
                 fault = error
             if fault is None:
@@ -246,11 +248,9 @@ class Relay:
                 await self._database.fetch(statements.delete_published_events(token, sent))
         by_id = {row.id: row for row in rows}
         # One line for each job of the round: every job is found in the logs of each process.
-        jobs = Counter((by_id[id_].job_id, by_id[id_].correlation_id) for id_ in sent)
-        for (job_id, correlation_id), entries in jobs.items():
-            log.info(
-                "relay.sent", job_id=str(job_id), correlation_id=correlation_id, entries=entries
-            )
+        jobs = Counter((by_id[id_].job_key, by_id[id_].correlation_id) for id_ in sent)
+        for (job, correlation_id), entries in jobs.items():
+            log.info("relay.sent", job=job, correlation_id=correlation_id, entries=entries)
         fatal = [failure for failure in unsent if failure.fatal]
         if fatal:
             await self._database.fetch(
@@ -265,7 +265,7 @@ class Relay:
                 log.error(
                     "relay.parked",
                     entry=failure.entry_id,
-                    job=str(by_id[failure.entry_id].job_id),
+                    job=by_id[failure.entry_id].job_key,
                     correlation_id=by_id[failure.entry_id].correlation_id,
                     reason=failure.reason,
                     remedy="see outbox.parked_reason; set state to PENDING once it can be sent",

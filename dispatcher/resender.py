@@ -34,13 +34,13 @@ class Resender:
         """Requeue up to a batch of overdue entries."""
         rows = await self._database.fetch(requeue_overdue(self._after_seconds, most=self._most))
         # A purged queue loses thousands at once: one line for each job.
-        correlation_ids = {row.job_id: row.correlation_id for row in rows}
-        for job_id, entries in Counter(row.job_id for row in rows).items():
+        jobs = Counter((row.job_key, row.correlation_id) for row in rows)
+        for (job, correlation_id), entries in jobs.items():
             log.warning(
                 "resender.requeued",
-                job_id=str(job_id),
+                job=job,
                 entries=entries,
-                correlation_id=correlation_ids[job_id],
+                correlation_id=correlation_id,
                 sent_more_than_seconds_ago=self._after_seconds,
             )
         if rows:

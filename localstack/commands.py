@@ -115,7 +115,9 @@ def _up(stack: Stack, wanted: Mapping[str, str], *, detach: bool) -> int:
 
 def _refuse_other_options(stack: Stack, wanted: Mapping[str, str]) -> None:
     """Raise if the stack that runs is not the one that was asked for."""
-    differences = stack.differences(wanted)
+    differences = [
+        f"{name} is {has}, not {value}" for name, has, value in stack.differences(wanted)
+    ]
     if differences:
         raise SettingsError(
             f"A stack is up already, and of another kind: {'; '.join(differences)}.\n"

@@ -7,11 +7,12 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 
-from localstack import aws, children, database, env_file, processes
+from localstack import aws, children, database, env_file, options, processes
 from localstack.children import Child
 from localstack.init import resources as init
 from localstack.init.resources import Access, Resources
 from localstack.interruption import Interruption
+from localstack.options import Difference
 from localstack.ports import LOOPBACK, choose_port
 from localstack.postgres import Cluster, Postgres
 from localstack.processes import Identity, ProcessError
@@ -51,21 +52,12 @@ class Stack:
         recorded = self.state.processes()
         return any(one.name == "api" for one in recorded) and not self.dead()
 
-    def differences(self, asked: Mapping[str, str]) -> list[str]:
+    def differences(self, asked: Mapping[str, str]) -> list[Difference]:
         """What of the options that were asked for is otherwise in the stack that runs."""
-        known = env_file.read(self.env_path)
-        names = [one.name for one in self.state.processes()]
-        running = {
-            "mode": known["CONSUMER_MODE"],
-            "port": known["HAULAGE_URL"].rpartition(":")[2],
-            "consumers": str(sum(name.startswith("consumer-") for name in names)),
-            "dispatchers": str(sum(name.startswith("dispatcher-") for name in names)),
-        }
-        return [
-            f"{name.upper()} is {running[name]}, not {wanted}"
-            for name, wanted in asked.items()
-            if wanted != running.get(name, wanted)
-        ]
+        wanted = options.expressly(asked)
+        if "postgres_bin" in wanted:
+            wanted["postgres_bin"] = str(Path(self.postgres().program("postgres")).parent)
+        return options.differences(self._options(), wanted)
 
     def dead(self) -> list[Identity]:
         """The processes of the stack that ended without being asked to."""
@@ -79,6 +71,7 @@ class Stack:
         with self.state.alone(self.interruption):
             if self.is_up():
                 return False
+            self._tell_of_the_dead()
             self._end_processes()
             # What died of itself is no part of what comes up; PostgreSQL is known by its pid file.
             self.state.clear()
@@ -148,6 +141,19 @@ class Stack:
         """Raises when a process of the stack ended, with its last words."""
         for identity in self.dead():
             raise ProcessError(f"{identity.name} died.{processes.last_words(Path(identity.log))}")
+
+    def _options(self) -> dict[str, str]:
+        return options.running(self.state.processes(), env_file.read(self.env_path))
+
+    def _tell_of_the_dead(self) -> None:
+        """Says why a stack is replaced, and what of it will be otherwise than before."""
+        dead = [one.name for one in self.dead()]
+        if not dead or len(dead) == len(self.state.processes()):
+            return
+        print(f"{', '.join(dead)} died: the rest is ended, and all of it started anew.")
+        has = self._options()
+        for one in options.differences(has, options.altogether(self.settings, has)):
+            print(f"  {one.name} was {one.has}, is now {one.wanted}")
 
     def _bring_up(self) -> None:
         tools = aws.install(self.checkout, self.interruption)

@@ -32,8 +32,8 @@ CORRELATION_ID = re.compile(r"[A-Za-z0-9._:/+=@-]{1,128}")
 _PARTS = 4  # of a traceparent: version, trace, span, flags
 _MOST_FRAMES = 20
 _MOST_LINES = 120
-# Libraries that log every call at INFO or below; their warnings still pass.
-_QUIET = ("aiobotocore", "aioboto3", "botocore", "asyncio", "uvicorn.access", "alembic")
+# Libraries that log every call, or what our own events say, at INFO; their warnings still pass.
+_QUIET = ("aiobotocore", "aioboto3", "botocore", "asyncio", "uvicorn", "alembic")
 
 
 def new_correlation_id() -> str:
@@ -78,6 +78,7 @@ def configure_logging(settings: Settings, *, process: str, worker: str) -> None:
         else [
             structlog.processors.ExceptionRenderer(_plain_traceback),
             redact_event,
+            _without_nothing,
             structlog.dev.ConsoleRenderer(
                 colors=sys.stderr.isatty(), exception_formatter=structlog.dev.plain_traceback
             ),
@@ -110,13 +111,16 @@ def configure_logging(settings: Settings, *, process: str, worker: str) -> None:
 
 def _with_process(process: str, worker: str) -> Any:  # noqa: ANN401 - structlog's processor type
     def add(_logger: object, _name: str, event: MutableMapping[str, Any]) -> Any:  # noqa: ANN401
-        # uvicorn's own colours, said a second time.
-        event.pop("color_message", None)
         event["process"] = process
         event["worker"] = worker
         return event
 
     return add
+
+
+def _without_nothing(_logger: object, _name: str, event: MutableMapping[str, Any]) -> Any:  # noqa: ANN401
+    """Leave out what a reader of a terminal has no use for: fields that have no value."""
+    return {name: value for name, value in event.items() if value is not None}
 
 
 # The locals of frames hold keys, passwords and whole inputs: they are never written.

@@ -34,6 +34,15 @@ _REQUEST_SECONDS = (
 )  # fmt: skip
 _LAG_SECONDS = 0.5
 _AGAIN = frozenset({InputStatus.RETRY_WAIT, InputStatus.PENDING})
+_ENDS_OF_RUNS = (
+    InputStatus.SUCCEEDED,
+    InputStatus.SKIPPED,
+    InputStatus.NOT_FOUND,
+    InputStatus.RETRY_WAIT,
+    InputStatus.DLQ,
+)
+_ENDS_OF_LAPSES = (InputStatus.PENDING, InputStatus.DLQ)
+_RELAY_OUTCOMES = ("sent", "put off", "parked")
 
 
 class Metrics:
@@ -67,6 +76,34 @@ class Metrics:
         self._requests = histogram(
             names.HTTP_SERVER_DURATION, "Duration of HTTP requests", _REQUEST_SECONDS
         )
+
+    def consumes(self, kinds: Iterable[str]) -> None:
+        """Let the counters of a consumer of these kinds stand at 0 before anything happens.
+
+        A rate or an increase is taken between two values: a counter that comes into being with
+        its first burst hides that burst from every alert.
+        """
+        for kind in kinds:
+            self._show_outcomes(kind, _ENDS_OF_RUNS)
+            self._lost.add(0, {names.METRIC_KIND: kind})
+        self._duplicates.add(0)
+
+    def dispatches(self, kinds: Iterable[str], *, relays: bool) -> None:
+        """Let the counters of a dispatcher stand at 0 before anything happens, as above."""
+        for kind in kinds:
+            self._show_outcomes(kind, _ENDS_OF_LAPSES)
+            self._repaired.add(0, {names.METRIC_KIND: kind})
+        if relays:
+            for outcome in _RELAY_OUTCOMES:
+                self._relayed.add(0, {names.METRIC_OUTCOME: outcome})
+            self._relay_errors.add(0)
+
+    def _show_outcomes(self, kind: str, outcomes: Iterable[InputStatus]) -> None:
+        of_kind = {names.METRIC_KIND: kind}
+        for outcome in outcomes:
+            self._settled.add(0, {**of_kind, names.METRIC_OUTCOME: outcome.value})
+        self._retried.add(0, of_kind)
+        self._died.add(0, of_kind)
 
     def settled(self, lines: Iterable[Settled]) -> None:
         """Note what a commit recorded."""
@@ -121,7 +158,7 @@ class Metrics:
 
     def relayed(self, *, sent: int, put_off: int, parked: int, is_away: bool) -> None:
         """Note a round of the relay."""
-        for outcome, many in (("sent", sent), ("put off", put_off), ("parked", parked)):
+        for outcome, many in zip(_RELAY_OUTCOMES, (sent, put_off, parked), strict=True):
             if many:
                 self._relayed.add(many, {names.METRIC_OUTCOME: outcome})
         if is_away:

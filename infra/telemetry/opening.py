@@ -109,6 +109,8 @@ def _tracer_provider(protocol: Protocol, resource: Resource) -> TracerProvider:
     from opentelemetry.sdk.trace import TracerProvider
     from opentelemetry.sdk.trace.export import BatchSpanProcessor
 
+    from infra.telemetry.exporting import ToldSpanExporter, take_over_logs
+
     exporter: SpanExporter
     if protocol == "grpc":
         from opentelemetry.exporter.otlp.proto.grpc import trace_exporter as over_grpc
@@ -119,9 +121,10 @@ def _tracer_provider(protocol: Protocol, resource: Resource) -> TracerProvider:
 
         exporter = over_http.OTLPSpanExporter()
     logging.getLogger(_CHATTY).setLevel(logging.ERROR)
+    take_over_logs()
     # By itself the SDK would wait at the exit for a collector that never answers.
     provider = TracerProvider(resource=resource, shutdown_on_exit=False)
-    provider.add_span_processor(BatchSpanProcessor(exporter))
+    provider.add_span_processor(BatchSpanProcessor(ToldSpanExporter(exporter)))
     return provider
 
 
@@ -134,6 +137,8 @@ def _meter_provider(readers: Sequence[MetricReader], resource: Resource) -> Mete
 def _otlp_reader(protocol: Protocol) -> MetricReader:
     from opentelemetry.sdk.metrics.export import MetricExporter, PeriodicExportingMetricReader
 
+    from infra.telemetry.exporting import ToldMetricExporter, take_over_logs
+
     exporter: MetricExporter
     if protocol == "grpc":
         from opentelemetry.exporter.otlp.proto.grpc import metric_exporter as over_grpc
@@ -143,7 +148,8 @@ def _otlp_reader(protocol: Protocol) -> MetricReader:
         from opentelemetry.exporter.otlp.proto.http import metric_exporter as over_http
 
         exporter = over_http.OTLPMetricExporter()
-    return PeriodicExportingMetricReader(exporter)
+    take_over_logs()
+    return PeriodicExportingMetricReader(ToldMetricExporter(exporter))
 
 
 def _emf_reader(interval_seconds: float) -> MetricReader:

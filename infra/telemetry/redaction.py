@@ -69,7 +69,8 @@ class _Line:
         if value is None or isinstance(value, (bool, float)):
             return value
         if isinstance(value, int):
-            return value if value.bit_length() <= 64 else CUT  # noqa: PLR2004 - a machine's word
+            # A member of an enumeration becomes its number.
+            return int(value) if value.bit_length() <= 64 else CUT  # noqa: PLR2004 - a machine's word
         if not isinstance(value, str):
             if isinstance(value, Mapping):
                 return self._mapping(value, depth + 1)

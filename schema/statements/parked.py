@@ -60,7 +60,8 @@ WITH asked AS MATERIALIZED (
 UPDATE parked_message p
 SET resolution = j.resolution, resolved_at = CASE WHEN j.resolution IS NOT NULL THEN now() END
 FROM judged j WHERE p.message_id = j.message_id
-RETURNING p.id, p.message_id, p.entry_id, p.job_id, p.resolution
+RETURNING p.id, p.message_id, p.entry_id, p.resolution,
+          (SELECT j.key FROM job j WHERE j.id = p.job_id) AS job_key
 """
 )
 
@@ -152,7 +153,7 @@ def store_dead_messages(queue: str, messages: Mapping[str, Sequence[Any]]) -> Te
 def reconcile_messages(message_ids: Sequence[str]) -> TextClause:
     """Compare stored messages with the truth, and make due again what is still to be claimed.
 
-    Rows of (id, message_id, entry_id, job_id, resolution, null: open) of those that name an entry.
+    Rows of (id, message_id, entry_id, resolution, null: open, job_key) of what names an entry.
     """
     return _RECONCILE.bindparams(message_ids=list(message_ids))
 

@@ -23,7 +23,8 @@ if TYPE_CHECKING:
     from sqlalchemy.sql.elements import TextClause
 
 _COLUMNS = """o.id, o.type, o.job_id, o.owner_id, o.kind, o.payload::text AS payload,
-          o.relay_attempts, o.correlation_id, o.traceparent, o.tracestate, o.baggage"""
+          o.relay_attempts, o.correlation_id, o.traceparent, o.tracestate, o.baggage,
+          (SELECT j.key FROM job j WHERE j.id = o.job_id) AS job_key"""
 
 _LOCKED = """locked_by = CAST(:token AS text), relay_attempts = o.relay_attempts + 1,
         locked_until = now() + CAST(:lock_seconds AS double precision) * interval '1 second'"""
@@ -153,7 +154,7 @@ WITH overdue AS MATERIALIZED (
 )
 UPDATE outbox o SET state = 'PENDING', sent_at = NULL, relay_attempts = 0
 FROM overdue WHERE o.id = overdue.id
-RETURNING o.id, o.job_id, o.correlation_id
+RETURNING o.id, o.correlation_id, (SELECT j.key FROM job j WHERE j.id = o.job_id) AS job_key
 """
 )
 
@@ -221,5 +222,5 @@ def park_entries(token: str, entry_ids: Sequence[int], reasons: Sequence[str]) -
 
 
 def requeue_overdue(after_seconds: float, *, most: int) -> TextClause:
-    """Make entries due again whose message never arrived: rows of (id, job_id, correlation_id)."""
+    """Make entries due again whose message never arrived: rows of (id, correlation_id, job_key)."""
     return _RESEND.bindparams(after_seconds=after_seconds, most=most)

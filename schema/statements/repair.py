@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 # Work is over where no entry is left: found through the small outbox, not by scanning inputs.
 _IDLE_JOBS = sa.text(
     """
-SELECT j.id, j.requested_at, j.correlation_id FROM job j
+SELECT j.id, j.key, j.requested_at, j.correlation_id FROM job j
 WHERE j.status = 'RUNNING'
   AND j.requested_at < now() - CAST(:quiet_seconds AS double precision) * interval '1 second'
   AND NOT EXISTS (SELECT FROM outbox o WHERE o.job_id = j.id AND o.type = 'inputs')
@@ -71,7 +71,7 @@ def find_idle_jobs(
 ) -> TextClause:
     """Find running jobs without a live entry, requested at least ``quiet_seconds`` ago.
 
-    Gives (id, requested_at, correlation_id), oldest first, from the one behind ``after`` on.
+    Gives (id, key, requested_at, correlation_id), oldest first, from the one behind ``after`` on.
     """
     after_at, after_id = after or (None, None)
     return _IDLE_JOBS.bindparams(

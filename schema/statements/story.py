@@ -84,6 +84,12 @@ def _of_part(row: str, ordinal: str = "ordinal") -> str:
     )
 
 
+# The job keeps the error of one input that died; the story of another input has no part in it.
+_WHY_FAILED = f"""CASE WHEN j.status = 'FAILED' AND ({_ONE} IS NULL OR EXISTS (
+        SELECT FROM dead_letter d WHERE d.job_id = j.id AND d.ordinal = {_ONE}
+          AND d.error_message = j.error_message
+    )) THEN 'an input died: ' || j.error_message END"""
+
 _OF_THE_JOB = (
     _step(0, "'job.accepted'", "beginning j", at="j.requested_at", inputs="j.total"),
     # Of a job that ended before its time, the time never came.
@@ -100,7 +106,7 @@ _OF_THE_JOB = (
         "ending j WHERE j.finished_at IS NOT NULL",
         at="j.finished_at",
         outcome="j.status",
-        because="j.error_message",
+        because=_WHY_FAILED,
     ),
     _step(
         13,
@@ -168,9 +174,11 @@ _OF_EACH_INPUT = (
         outcome="i.status",
         generation="i.generation",
         attempt="i.attempts",
-        error_class="i.error_class",
-        error_message="i.error_message",
+        error_class="CASE i.status WHEN 'NOT_FOUND' THEN i.error_class END",
+        error_message="CASE i.status WHEN 'NOT_FOUND' THEN i.error_message END",
         elapsed_ms="i.elapsed_ms",
+        # Nothing went wrong with what is skipped: its message is the reason that its kind gave.
+        because="CASE i.status WHEN 'SKIPPED' THEN i.error_message END",
     ),
 )
 

@@ -144,15 +144,23 @@ async def killed_and_carried_on(site: Site, collector: Collector) -> str:
 
 async def _pages_are_served(api: Member, dispatcher: Member, consumer: Member) -> None:
     """Each process shows its metrics, and the numbers by which consumers are scaled."""
+    # What never happened stands at 0, so that the first time is an increase.
     of_its_own = {
-        api.port: "http_server_request_duration_seconds_count",
-        dispatcher.port: 'haulage_lapses_repaired_total{kind="ledger-apart"} 1.0',
-        consumer.port: 'haulage_inputs_settled_total{kind="ledger-apart",outcome="SUCCEEDED"} 1.0',
+        api.port: ("http_server_request_duration_seconds_count",),
+        dispatcher.port: (
+            'haulage_lapses_repaired_total{kind="ledger-apart"} 1.0',
+            'haulage_lapses_repaired_total{kind="export"} 0.0',
+        ),
+        consumer.port: (
+            'haulage_inputs_settled_total{kind="ledger-apart",outcome="SUCCEEDED"} 1.0',
+            'haulage_inputs_died_total{kind="export"} 0.0',
+        ),
     }
     async with httpx.AsyncClient() as client:
-        for port, metric in of_its_own.items():
+        for port, shown in of_its_own.items():
             metrics = await client.get(f"http://127.0.0.1:{port}/metrics")
-            assert metric in metrics.text
+            for metric in shown:
+                assert metric in metrics.text
             assert metrics.headers["content-type"].startswith("text/plain")
             scaling = (await client.get(f"http://127.0.0.1:{port}/scaling")).json()
             assert scaling["readyEntries"] == 0
@@ -216,8 +224,9 @@ def _lines_are_correlated(site: Site, job_key: str) -> None:
     many = 0
     for member in site.fleet.members:
         for line in member.lines():
-            if line.get("job") == job_key or "entry" in line or "job_id" in line:
+            if "job" in line or "entry" in line:
                 many += 1
+                assert line.get("job", job_key) == job_key, line
                 assert line["correlation_id"] == CORRELATION_ID, line
                 if line["event"] in {"entry.done", "http.request", "reaper.repaired"}:
                     assert line["trace_id"] == TRACE_ID

@@ -208,6 +208,21 @@ async def test_an_autoscaler_is_told_what_it_needs(database: Database, platform:
     }
 
 
+async def test_a_backlog_is_unknown_only_where_something_is_ready(
+    database: Database, platform: Platform
+) -> None:
+    async def seconds() -> list[Any]:
+        document = await answered(Scaling(database, concurrency=CONCURRENCY))
+        of_kinds = [kind["backlogSeconds"] for kind in document["kinds"].values()]
+        return [document["backlogSeconds"], document["backlogSecondsPerConsumer"], *of_kinds]
+
+    assert await seconds() == [0.0, 0.0]
+    await platform.submit(10)
+    assert await seconds() == [None, None, None]
+    await claim_all(database)
+    assert await seconds() == [0.0, 0.0, 0.0], "it runs, and nothing waits"
+
+
 async def answered(scaling: Scaling) -> dict[str, Any]:
     answer = await scaling.page(Request({"type": "http"}))
     document: dict[str, Any] = json.loads(bytes(answer.body))

@@ -2,12 +2,14 @@
 
 import socket
 import subprocess
+import sys
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-from localstack import env_file
+from localstack import env_file, processes
 from localstack.children import check_settings
 from localstack.interruption import Interrupted, Interruption
 from localstack.ports import LOOPBACK, PortTakenError, choose_port, free_port
@@ -105,21 +107,74 @@ def test_when_one_of_two_fails_the_other_is_told_to_stop() -> None:
         both(waits, fails, Interruption())
 
 
-def test_options_that_a_running_stack_does_not_have_are_named(tmp_path: Path) -> None:
+@pytest.fixture
+def stack(tmp_path: Path) -> Iterator[Stack]:
+    """A stack of which the API lives, and the others are dead."""
     stack = Stack(tmp_path, LocalSettings(), Interruption())
     env_file.write(
-        stack.env_path, {"CONSUMER_MODE": "sqs-consumer", "HAULAGE_URL": "http://127.0.0.1:8080"}
+        stack.env_path,
+        {
+            "CONSUMER_MODE": "outbox",
+            "HAULAGE_URL": "http://127.0.0.1:8080",
+            "DATABASE_URL": "postgresql://haulage:secret@127.0.0.1:5433/haulage",
+            "AWS_ENDPOINT_URL": "http://127.0.0.1:4566",
+        },
     )
-    for name in ("api", "dispatcher-1", "consumer-1", "consumer-2"):
+    api = processes.start(
+        "api",
+        [sys.executable, "-c", "import signal; signal.pause()"],
+        log=tmp_path / "log",
+        environment={
+            "HAULAGE_LOG_FORMAT": "json", "HAULAGE_CONCURRENCY": "4", "HAULAGE_BUCKET": "ours",
+        },
+        folder=tmp_path,
+    )  # fmt: skip
+    stack.state.record(api)
+    for name in ("dispatcher-1", "consumer-1", "consumer-2"):
         stack.state.record(replace(IDENTITY, name=name))
-    same = {"mode": "sqs-consumer", "consumers": "2", "dispatchers": "1", "port": "8080"}
-    assert stack.differences({}) == []
-    assert stack.differences(same | {"demo_timeout_seconds": "9"}) == []
-    assert stack.differences({"mode": "outbox", "consumers": "3", "port": "9000"}) == [
-        "MODE is sqs-consumer, not outbox",
-        "CONSUMERS is 2, not 3",
-        "PORT is 8080, not 9000",
+    yield stack
+    processes.stop([api], grace_seconds=5)
+
+
+def test_options_that_a_running_stack_does_not_have_are_named(
+    stack: Stack, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    same = {"mode": "outbox", "consumers": "2", "dispatchers": "1", "port": "8080"}
+    same |= {"postgres_port": "5433", "aws_port": "4566", "demo_timeout_seconds": "9"}
+    monkeypatch.setenv("HAULAGE_LOG_FORMAT", "json")
+    monkeypatch.setenv("HAULAGE_BUCKET", "theirs")
+    assert stack.differences({}) == stack.differences(same) == []
+    monkeypatch.setenv("HAULAGE_LOG_FORMAT", "console")
+    monkeypatch.setenv("HAULAGE_LOG_LEVEL", "debug")
+    asked = {"mode": "sqs-consumer", "consumers": "3", "port": "9000", "aws_port": "4567"}
+    assert stack.differences(asked) == [
+        ("MODE", "outbox", "sqs-consumer"),
+        ("CONSUMERS", "2", "3"),
+        ("PORT", "8080", "9000"),
+        ("AWS_PORT", "4566", "4567"),
+        ("HAULAGE_LOG_FORMAT", "json", "console"),
+        ("HAULAGE_LOG_LEVEL", "unset", "debug"),
     ]
+
+
+def test_a_stack_that_is_started_anew_says_who_died_and_what_changes(
+    stack: Stack, capsys: pytest.CaptureFixture[str]
+) -> None:
+    impatient = Stack(stack.checkout, stack.settings, Interruption())
+    impatient.interruption.request()
+    with pytest.raises(Interrupted):
+        impatient.up(attached=False)
+    said = capsys.readouterr().out
+    assert "dispatcher-1, consumer-1, consumer-2 died: the rest is ended" in said
+    for change in (
+        "MODE was outbox, is now sqs-consumer",
+        "CONSUMERS was 2, is now 1",
+        "HAULAGE_LOG_FORMAT was json, is now console",
+        "HAULAGE_CONCURRENCY was 4, is now unset",
+    ):
+        assert change in said
+    assert "DISPATCHERS" not in said
+    assert "BUCKET" not in said
 
 
 def test_what_the_processes_would_refuse_is_refused_before_anything_starts(

@@ -121,13 +121,13 @@ class _Handler(BaseHTTPRequestHandler):
 
 
 @contextmanager
-def collecting() -> Iterator[Collector]:
-    """Give a collector that answers inside the block."""
+def collecting(port: int = 0) -> Iterator[Collector]:
+    """Give a collector that answers inside the block, on any free port unless one is given."""
 
     class Handler(_Handler):
         pass
 
-    with ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server:
+    with ThreadingHTTPServer(("127.0.0.1", port), Handler) as server:
         server.daemon_threads = True
         Handler.collector = collector = Collector(f"http://127.0.0.1:{server.server_port}")
         thread = Thread(target=server.serve_forever, name="collector")

@@ -2,6 +2,8 @@
 
 import io
 import json
+import re
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -73,6 +75,37 @@ def test_what_was_accepted_is_counted_by_kind_and_outcome() -> None:
     assert found["haulage.inputs.died"] == {("export",): 1}
     assert found["haulage.relay.messages"] == {("sent",): 10, ("put off",): 1}
     assert found["haulage.example"] == {("export",): 5}
+    provider.shutdown()
+
+
+def test_what_alerts_count_is_there_before_anything_happened() -> None:
+    exposition = Exposition()
+    provider = MeterProvider([exposition.reader], shutdown_on_exit=False)
+    metrics = Metrics(provider.get_meter("test"))
+    metrics.consumes(["export", "order"])
+    metrics.dispatches(["export", "order"], relays=True)
+    text = exposition.text().decode()
+    page = (Path(__file__).parents[2] / "docs" / "on-call.md").read_text()
+    used = set(re.findall(r"haulage_[a-z_]+_total", page))
+    assert len(used) >= 5
+    shown = set(re.findall(r"^(\w+)(?:\{.*\})? 0\.0$", text, re.MULTILINE))
+    assert used <= shown
+    for kind in ("export", "order"):
+        assert f'haulage_lapses_repaired_total{{kind="{kind}"}} 0.0' in text
+        for outcome in ("SUCCEEDED", "SKIPPED", "NOT_FOUND", "RETRY_WAIT", "DLQ", "PENDING"):
+            labels = f'{{kind="{kind}",outcome="{outcome}"}}'
+            assert f"haulage_inputs_settled_total{labels} 0.0" in text
+    metrics.repaired("order", 24)
+    text = exposition.text().decode()
+    assert 'haulage_lapses_repaired_total{kind="order"} 24.0' in text
+    provider.shutdown()
+
+
+def test_a_dispatcher_without_a_relay_shows_no_counters_of_one() -> None:
+    exposition = Exposition()
+    provider = MeterProvider([exposition.reader], shutdown_on_exit=False)
+    Metrics(provider.get_meter("test")).dispatches(["export"], relays=False)
+    assert "haulage_relay" not in exposition.text().decode()
     provider.shutdown()
 
 

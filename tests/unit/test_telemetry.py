@@ -78,6 +78,36 @@ def test_no_line_of_a_failing_process_shows_a_secret_or_is_longer_than_it_may_be
         assert "exception" in next(line for line in lines if line["event"] == "process.failed")
 
 
+TELLING = """
+import sys
+from http import HTTPStatus
+import structlog
+from infra.process import run
+
+async def serve(settings, worker, stop):
+    log = structlog.get_logger("telling")
+    log.info("request", status=HTTPStatus.OK, route=None, replayed=False)
+
+sys.exit(run("telling", serve))
+"""
+
+
+@pytest.mark.parametrize("format_", ["json", "console"])
+def test_a_status_is_a_number_and_a_terminal_shows_no_fields_without_a_value(format_: str) -> None:
+    environment = {"DATABASE_URL": DSN, "HAULAGE_LOG_FORMAT": format_, "CONSUMER_MODE": "outbox"}
+    ended = subprocess.run(
+        [sys.executable, "-c", TELLING],
+        env=environment, cwd=CHECKOUT, capture_output=True, text=True, timeout=60, check=True,
+    )  # fmt: skip
+    (line,) = [line for line in ended.stderr.splitlines() if "replayed" in line]
+    if format_ == "json":
+        said = json.loads(line)
+        assert (said["status"], said["route"], said["replayed"]) == (200, None, False)
+    else:
+        assert {"status=200", "replayed=False"} <= set(line.split())
+        assert "route" not in line
+
+
 def test_the_cause_of_an_error_inside_nested_task_groups_is_shown_with_its_frames() -> None:
     async def fail() -> None:
         try:
@@ -92,10 +122,9 @@ def test_the_cause_of_an_error_inside_nested_task_groups_is_shown_with_its_frame
     render = structlog.processors.ExceptionRenderer(
         structlog.tracebacks.ExceptionDictTransformer(show_locals=False, use_rich=False)
     )
-    try:
+    with pytest.raises(ExceptionGroup) as raised:
         asyncio.run(nested(3))
-    except ExceptionGroup as error:
-        event = render(None, "", {"event": "process.failed", "exc_info": error})
+    event = render(None, "", {"event": "process.failed", "exc_info": raised.value})
     shown = json.dumps(redact_event(None, "", event))
     for part in ("the end of it", "refused", '"fail"'):
         assert part in shown

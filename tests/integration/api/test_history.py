@@ -131,7 +131,7 @@ async def test_what_was_skipped_ends_its_story(client: httpx.AsyncClient, work: 
     await work.run(lambda _: Skipped("nothing to do"))
     document = await show(client, job)
     assert story(document) == [(0, 1, "SKIPPED", None)]
-    assert document["error"]["message"] == "nothing to do"
+    assert (document["error"], document["reason"]) == (None, "nothing to do")
 
 
 @pytest.mark.parametrize(

@@ -1,6 +1,8 @@
 """``python -m api`` as a process: it starts without Postgres, and stops when told."""
 
+import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -16,7 +18,9 @@ AWAY = "postgresql://nobody@127.0.0.1:1/none"
 
 
 @contextmanager
-def served(database_url: str) -> Iterator[tuple[subprocess.Popen[bytes], httpx.Client]]:
+def served(
+    database_url: str, *, logs: int = subprocess.DEVNULL
+) -> Iterator[tuple[subprocess.Popen[bytes], httpx.Client]]:
     port = free_port()
     process = subprocess.Popen(
         [sys.executable, "-m", "api"],
@@ -25,8 +29,9 @@ def served(database_url: str) -> Iterator[tuple[subprocess.Popen[bytes], httpx.C
             "DATABASE_URL": database_url,
             "CONSUMER_MODE": "outbox",
             "HAULAGE_API_PORT": str(port),
+            "HAULAGE_LOG_FORMAT": "json",
         },
-        stderr=subprocess.DEVNULL,
+        stderr=logs,
     )
     try:
         # Refused connections are tried again until the process listens.
@@ -64,3 +69,13 @@ def test_it_is_ready_on_a_migrated_database_and_ends_in_time_when_told(database_
         process.send_signal(signal.SIGTERM)
         assert process.wait(15) == 0
         assert time.monotonic() - told < 12
+
+
+def test_every_line_of_its_life_is_an_event_of_ours() -> None:
+    with served(AWAY, logs=subprocess.PIPE) as (process, client):
+        assert client.get("/livez").status_code == 200
+        process.send_signal(signal.SIGTERM)
+        _, written = process.communicate(timeout=15)
+    events = [json.loads(line)["event"] for line in written.splitlines()]
+    assert {"process.started", "http.listening", "process.stopped"} <= set(events)
+    assert [event for event in events if not re.fullmatch(r"[a-z]+\.[a-z_]+", event)] == []

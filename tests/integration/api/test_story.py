@@ -2,11 +2,7 @@
 
 import asyncio
 import datetime as dt
-import os
-import subprocess
-import sys
 from collections.abc import Mapping
-from typing import Any
 
 import httpx
 import pytest
@@ -19,6 +15,7 @@ from schema.kinds import Kind
 from schema.outcome import Backoff, Failed, Outcome, Succeeded
 from tests.deliveries import Delivery
 from tests.integration.api.conftest import Api, Note, notes
+from tests.integration.api.stories import run, timeline, told, types
 from tests.integration.api.working import Work, by_ordinal, dies, fails, pages, submit, succeeds
 from tests.platform import Platform, Recorder, eventually, settings_for
 
@@ -27,34 +24,6 @@ TRACEPARENT = f"00-{TRACE_ID}-00f067aa0ba902b7-01"
 PATIENT: Mapping[str, Kind] = {
     "note": Kind("note", Note, "unused:unused", backoff=Backoff(3_600, 3_600))
 }
-
-
-async def timeline(client: httpx.AsyncClient, job: str, **query: Any) -> dict[str, Any]:
-    response = await client.get(f"/jobs/{job}/timeline", params=query)
-    assert response.status_code == 200, response.text
-    document: dict[str, Any] = response.json()
-    return document
-
-
-def types(document: dict[str, Any]) -> list[str]:
-    return [item["type"] for item in document["items"]]
-
-
-def run(database_url: str, *arguments: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [sys.executable, "-m", "api.story", *arguments],
-        env={**os.environ, "DATABASE_URL": database_url},
-        capture_output=True,
-        text=True,
-        check=False,
-        timeout=60,
-    )
-
-
-async def told(database: Database, name: str, *, ordinal: int | None = None) -> tuple[int, str]:
-    said: list[str] = []
-    code = await command.tell(database, name, ordinal=ordinal, say=said.append)
-    return code, "".join(said)
 
 
 async def test_on_call_finds_which_attempt_failed_where_why_and_when_it_runs_again(

@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 from sqlalchemy import text
 from sqlalchemy.ext.asyncio import AsyncConnection
+from structlog.testing import capture_logs
 
 from infra.database import Database
 from schema.errors import Unavailable
@@ -72,6 +73,17 @@ async def test_a_crash_between_sending_and_writing_down_sends_again_and_runs_onc
                 await eventually(lambda: waiting(stub, station) == 0)
     assert len(recorder.ran) == 4
     await platform.check_consistency()
+
+
+async def test_what_was_sent_is_told_under_the_key_of_its_job(
+    station: Delivery, platform: Platform
+) -> None:
+    job_id = await platform.submit(4, chunk_size=2)
+    (job,) = await platform.rows("SELECT key FROM job WHERE id = :id", id=job_id)
+    with capture_logs() as lines:
+        await station.relay().relay_once()
+    told = [(line["event"], line["job"], line["entries"]) for line in lines]
+    assert told == [("relay.sent", job.key, 2)]
 
 
 async def test_messages_that_sqs_doubles_run_once(

@@ -139,6 +139,21 @@ def test_a_number_and_a_share_of_tolerated_failures_exclude_each_other() -> None
     assert set(refused({"inputs": [ABC], "policy": policy})) == {"/policy/toleratedFailureShare"}
 
 
+def test_conflicts_are_named_beside_what_else_is_wrong() -> None:
+    bad = refused(
+        {
+            "inputs": [ABC],
+            "priority": 10,
+            "policy": {"toleratedFailures": 0, "toleratedFailureShare": 0.0, "maxAttempts": 0},
+            "scheduledFor": "2095-01-02T00:00:00Z",
+            "expiresAt": "2095-01-01T00:00:00Z",
+        }
+    )
+    assert set(bad) == {
+        "/priority", "/policy/maxAttempts", "/policy/toleratedFailureShare", "/expiresAt",
+    }  # fmt: skip
+
+
 def test_an_input_that_cannot_be_stored_has_its_other_faults_named_too() -> None:
     bad = refused(
         '{"inputs":[{"indexKey":"a\\u0000","effectiveDate":20240230,"asofindicator":"C"}]}'
