@@ -150,6 +150,7 @@ def run(
     account: Account | None = None,
 ) -> str:
     """Runs a short command to its end and returns what it printed; ended when we are."""
+    interruption.check()
     with subprocess.Popen(
         list(command),
         stdin=subprocess.PIPE,
