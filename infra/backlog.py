@@ -11,6 +11,7 @@ from sqlalchemy import exc as sa_exc
 from starlette.responses import JSONResponse
 
 from infra.migrate import check_at_head
+from infra.patience import within
 from schema.errors import Unavailable
 from schema.statements.gauges import measure_backlog
 
@@ -101,7 +102,6 @@ class Scaling:
         # The last measurement, or why there was none.
         self._measured: Backlog | str = "nothing was measured yet"
         self._until = 0.0
-        self._measuring: set[asyncio.Task[Backlog]] = set()
         self._one_at_a_time = asyncio.Lock()
 
     async def page(self, _request: Request) -> JSONResponse:
@@ -120,28 +120,14 @@ class Scaling:
             return self._measured
 
     async def _measure(self) -> None:
-        measuring = asyncio.create_task(self._measured_or_unmigrated(), name="measure backlog")
-        self._measuring.add(measuring)
-        measuring.add_done_callback(self._ended)
         try:
-            await asyncio.wait({measuring}, timeout=_PATIENCE_SECONDS)
-            if measuring.done():
-                self._measured = measuring.result()
-            else:
-                self._measured = f"no answer within {_PATIENCE_SECONDS:g} s"
+            self._measured = await within(_PATIENCE_SECONDS, self._measured_or_unmigrated())
+        except TimeoutError:
+            self._measured = f"no answer within {_PATIENCE_SECONDS:g} s"
         except Unavailable as error:
             self._measured = str(error)
-        finally:
-            # To close a connection that is silent takes seconds: nobody waits for that.
-            measuring.cancel()
         failed = isinstance(self._measured, str)
         self._until = time.monotonic() + (_FAILED_SECONDS if failed else _FRESH_SECONDS)
-
-    def _ended(self, measuring: asyncio.Task[Backlog]) -> None:
-        self._measuring.discard(measuring)
-        if not measuring.cancelled():
-            # Looked at, lest one that nobody waited for is logged as an oversight.
-            measuring.exception()
 
     async def _measured_or_unmigrated(self) -> Backlog:
         try:

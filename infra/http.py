@@ -18,6 +18,7 @@ from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
+from infra.patience import within
 from schema.errors import HaulageError, Misconfigured
 
 if TYPE_CHECKING:
@@ -93,24 +94,13 @@ class Health:
 
 
 async def _outcome(check: Callable[[], Awaitable[object]]) -> str:
-    asking = asyncio.ensure_future(check())
-    asking.add_done_callback(_forgotten)
-    done, _ = await asyncio.wait([asking], timeout=_CHECK_TIMEOUT_SECONDS)
-    if not done:
-        # To give up on a neighbour that is silent may itself take as long: nobody waits for that.
-        asking.cancel()
-        return f"no answer within {_CHECK_TIMEOUT_SECONDS:g} s"
     try:
-        asking.result()
+        await within(_CHECK_TIMEOUT_SECONDS, check())
+    except TimeoutError:
+        return f"no answer within {_CHECK_TIMEOUT_SECONDS:g} s"
     except HaulageError as error:
         return str(error)
     return "ok"
-
-
-def _forgotten(asking: asyncio.Future[object]) -> None:
-    """Look at how a check ended that nobody waited for, lest that is logged as an oversight."""
-    if not asking.cancelled():
-        asking.exception()
 
 
 @dataclass(frozen=True, slots=True)

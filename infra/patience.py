@@ -1,0 +1,39 @@
+"""Waiting for a neighbour for so long, and not a moment longer."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING, Any, TypeVar
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable
+
+Result = TypeVar("Result")
+
+# The loop itself holds tasks weakly.
+_under_way: set[asyncio.Future[Any]] = set()
+
+
+async def within(seconds: float, work: Awaitable[Result]) -> Result:
+    """Give what comes of ``work``; raise ``TimeoutError`` when nothing does in time.
+
+    It is cancelled then, and not waited for: to give up on a silent neighbour, as by closing its
+    connection, may itself take seconds.
+    """
+    doing = asyncio.ensure_future(work)
+    _under_way.add(doing)
+    doing.add_done_callback(_ended)
+    try:
+        done, _ = await asyncio.wait({doing}, timeout=seconds)
+    finally:
+        doing.cancel()
+    if not done:
+        raise TimeoutError
+    return doing.result()
+
+
+def _ended(doing: asyncio.Future[Any]) -> None:
+    _under_way.discard(doing)
+    if not doing.cancelled():
+        # Looked at, lest an error that nobody waited for is logged as an oversight.
+        doing.exception()
