@@ -6,13 +6,13 @@ import time
 from typing import TYPE_CHECKING
 
 from consumer.acknowledger import Acknowledger
-from consumer.bounded import Bounded
+from consumer.executor import Executor
 from consumer.intake import Intake
 from consumer.lease import Leases
 from consumer.loop import Consumer
 from consumer.pace import Paces
 from consumer.settler import Settler
-from consumer.telling import show_intake
+from consumer.telling import show_load
 from consumer.work import Workshop
 from infra.telemetry.instruments import SILENT
 
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     import asyncio
     from collections.abc import Callable, Mapping
 
-    from consumer.work import Runner
+    from consumer.executor import Runner
     from infra.database import Database
     from infra.http import Health
     from infra.queue.protocol import Queue
@@ -73,21 +73,29 @@ def assemble(
     )
     acknowledger = Acknowledger(queue)
     paces = Paces(database)
-    runners = {
-        name: _bounded(runner, kinds.get(name), intake, settings)
-        for name, runner in runners.items()
-    }
-    health.complaints.append(lambda: _complaint(intake))
-    show_intake(instruments.metrics, intake)
+    executor = Executor(
+        intake,
+        slots=settings.concurrency,
+        stop=stop,
+        grace_seconds=settings.cancel_grace_seconds,
+        # What runs in child processes is timed there, where it can be killed.
+        limits_seconds={
+            name: kind.time_limit_seconds
+            for name, kind in kinds.items()
+            if kind.isolation == "none"
+        },
+        instruments=instruments,
+    )
+    health.complaints.append(lambda: _complaint(executor))
+    show_load(instruments.metrics, intake, executor)
     workshop = Workshop(
         database,
         runners,
         leases,
         settler,
         acknowledger,
-        intake,
+        executor,
         paces,
-        stop=stop,
         wake=wake,
         instruments=instruments,
     )
@@ -95,6 +103,7 @@ def assemble(
         queue,
         workshop,
         intake,
+        executor,
         leases,
         settler,
         acknowledger,
@@ -107,19 +116,7 @@ def assemble(
     )
 
 
-def _bounded(runner: Runner, kind: Kind | None, intake: Intake, settings: Settings) -> Runner:
-    """Bound what runs inside this process; the runner of child processes has its own means."""
-    if kind is not None and kind.isolation == "process":
-        return runner
-    return Bounded(
-        runner,
-        intake,
-        time_limit_seconds=kind.time_limit_seconds if kind else None,
-        grace_seconds=settings.cancel_grace_seconds,
-    )
-
-
-def _complaint(intake: Intake) -> str | None:
-    if intake.withheld < intake.slots:
+def _complaint(executor: Executor) -> str | None:
+    if executor.capacity > 0:
         return None
-    return f"all {intake.slots} slots are held by processors that ignored their cancellation"
+    return f"all {executor.slots} slots are held by processors that ignored their cancellation"

@@ -4,35 +4,53 @@ from __future__ import annotations
 
 import asyncio
 import math
+from typing import NamedTuple
 
 _WEIGHT_OF_NEWEST = 0.2
 
 
+class Room(NamedTuple):
+    """Room that is kept for a claim under way: entries that may be asked for, and their inputs."""
+
+    entries: int
+    inputs: float
+
+
 class Intake:
-    """Slots for running inputs, and the number of inputs in hand that have not run yet."""
+    """The number of inputs in hand, and whether another claim fits.
+
+    A free slot is reason enough to claim. What may wait beyond the slots is filled up when half of
+    it is used: a claim costs nearly as much for one entry as for many.
+    """
 
     def __init__(self, *, slots: int, prefetch_inputs: int) -> None:
-        self.slots = slots
-        self._slots = asyncio.Semaphore(slots)
-        self._waiting = 0
-        self._withheld = 0
-        self._to_keep = 0
-        self._closed = False
+        self._slots = slots
         self._limit = max(slots, prefetch_inputs)
         self._in_hand = 0
+        self._expected = 0.0
         self._inputs_per_entry: float | None = None
         self._room = asyncio.Event()
         self._room.set()
 
-    async def room(self) -> int:
-        """Wait until another claim fits; give how many entries of the usual size would."""
-        await self._room.wait()
-        if self._inputs_per_entry is None:
-            return 1  # that one alone may fill every slot
-        return max(1, math.floor((self._limit - self._in_hand) / self._inputs_per_entry))
+    async def room(self, most: int) -> Room:
+        """Wait until another claim fits, and keep room for it: ``most`` entries if they fit.
 
-    def took(self, entry_sizes: list[int]) -> None:
-        """Note claims that came in, by their numbers of inputs."""
+        ``took`` must follow.
+        """
+        await self._room.wait()
+        left = self._limit - self._in_hand - self._expected
+        if self._inputs_per_entry is None:
+            room = Room(1, left)  # that one alone may fill every slot
+        else:
+            entries = min(most, max(1, math.floor(left / self._inputs_per_entry)))
+            room = Room(entries, entries * self._inputs_per_entry)
+        self._expected += room.inputs
+        self._update()
+        return room
+
+    def took(self, room: Room, entry_sizes: list[int]) -> None:
+        """Note what came into the room that was kept, by the numbers of inputs of the claims."""
+        self._expected -= room.inputs
         for size in entry_sizes:
             self._in_hand += size
             newest = float(max(1, size))
@@ -45,60 +63,14 @@ class Intake:
         """Give the number of inputs that were claimed and have not ended."""
         return self._in_hand
 
-    @property
-    def capacity(self) -> int:
-        """Give the number of inputs that may run at once."""
-        return self.slots - self._withheld
-
-    @property
-    def withheld(self) -> int:
-        """Give the number of slots held by processors that did not end when they were told to."""
-        return self._withheld
-
-    async def take_slot(self) -> None:
-        """Wait for a free slot and take it; after ``close`` nobody waits, and nothing may start."""
-        if self._closed:
-            return
-        self._waiting += 1
-        try:
-            await self._slots.acquire()
-        finally:
-            self._waiting -= 1
-
-    def free_slot(self, *, inputs: int) -> None:
-        """Give a slot back, whose inputs have ended or are given up."""
-        if self._to_keep:
-            self._to_keep -= 1
-        else:
-            self._slots.release()
-        self.forgo(inputs=inputs)
-
-    def withhold_slot(self) -> None:
-        """Keep the slot that is given back next: what ran in it still runs."""
-        self._withheld += 1
-        self._to_keep += 1
-
-    def return_slot(self) -> None:
-        """Give back a slot that was withheld."""
-        self._withheld -= 1
-        if self._to_keep:
-            self._to_keep -= 1
-        else:
-            self._slots.release()
-
-    def close(self) -> None:
-        """Let everyone who waits for a slot go on, to find that nothing starts any more."""
-        self._closed = True
-        for _ in range(self._waiting):
-            self._slots.release()
-
     def forgo(self, *, inputs: int) -> None:
-        """Note inputs in hand that will not run here."""
+        """Note inputs that are no longer in hand: they ended, or will not run here."""
         self._in_hand -= inputs
         self._update()
 
     def _update(self) -> None:
-        if self._in_hand < self._limit:
+        used = self._in_hand + self._expected
+        if used < self._slots or used <= self._limit // 2:
             self._room.set()
         else:
             self._room.clear()

@@ -20,6 +20,7 @@ from schema.statements.claim import extend_leases
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
+    from consumer.executor import Run
     from infra.database import Database
     from infra.queue.protocol import Claim, Queue
     from infra.telemetry.instruments import Instruments
@@ -43,8 +44,9 @@ class Lease:
     is_stopped: bool = False
     # Nothing further of the claim starts: the lease is lost, or the job was paused.
     halted: bool = False
-    starting: asyncio.Task[None] | None = None
-    running: set[asyncio.Task[None]] = field(default_factory=set)
+    # What takes its waiting inputs from the executor, while it has any there.
+    withdraw: Callable[[], None] | None = None
+    running: set[Run] = field(default_factory=set)
     unsettled: int = 0
     accepted: int = 0
     refused: int = 0
@@ -88,31 +90,17 @@ class Lease:
         """Say whether anything of the claim runs or waits for a slot."""
         return bool(self.running) or self.remaining > self.unsettled
 
-    @contextmanager
-    def waiting_to_start(self) -> Iterator[None]:
-        """Let ``halt`` end the wait for a free slot inside the block, by cancelling it."""
-        task = asyncio.current_task()
-        self.starting = task
-        try:
-            yield
-        except asyncio.CancelledError:
-            assert task is not None, "runs inside a task"
-            if not self.halted or task.uncancel():
-                raise
-        finally:
-            self.starting = None
-
     def halt(self) -> None:
         """Start nothing further; what runs goes on."""
         if not self.halted:
             self.halted = True
-            if self.starting is not None:
-                self.starting.cancel()
+            if self.withdraw is not None:
+                self.withdraw()
 
     def interrupt(self) -> None:
-        """Cancel whatever of the claim runs; what ended already is still settled."""
-        for task in self.running:
-            task.cancel()
+        """Tell whatever of the claim runs to end; what ended already is still settled."""
+        for run in self.running:
+            run.interrupt()
 
 
 class Leases:

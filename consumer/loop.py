@@ -14,7 +14,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from consumer.acknowledger import Acknowledger
-    from consumer.intake import Intake
+    from consumer.executor import Executor
+    from consumer.intake import Intake, Room
     from consumer.lease import Leases
     from consumer.pace import Paces
     from consumer.settler import Settler
@@ -37,6 +38,7 @@ class Consumer:
         queue: Queue,
         workshop: Workshop,
         intake: Intake,
+        executor: Executor,
         leases: Leases,
         settler: Settler,
         acknowledger: Acknowledger,
@@ -51,6 +53,7 @@ class Consumer:
         self._queue = queue
         self._workshop = workshop
         self._intake = intake
+        self._executor = executor
         self._leases = leases
         self._settler = settler
         self._acknowledger = acknowledger
@@ -63,7 +66,7 @@ class Consumer:
 
     def load(self) -> tuple[int, int]:
         """Give how many inputs are in hand, and how many may run at once."""
-        return self._intake.in_hand, self._intake.capacity
+        return self._intake.in_hand, self._executor.capacity
 
     async def run(self, stop: asyncio.Event) -> None:
         """Consume until ``stop``; return when all that was claimed is settled or given back."""
@@ -80,7 +83,7 @@ class Consumer:
                 for number in range(self._receivers):
                     work.create_task(self._receive(work, stop), name=f"receiver {number}")
                 await stop.wait()
-                self._intake.close()
+                self._executor.fill()
                 log.info(
                     "consumer.draining",
                     waiting_for="open polls, and the inputs that run",
@@ -109,12 +112,13 @@ class Consumer:
         failures = 0
         pause = sleep_unless(stop)
         while not stop.is_set():
-            most = min(await self._room(), self._receive_entries)
+            room = await self._room()
             if stop.is_set():
                 return
             try:
-                claims = await self._queue.claim(most, stop)
+                claims = await self._queue.claim(room.entries, stop)
             except Exception as error:  # noqa: BLE001 - one bad row must not end all consumers
+                self._intake.took(room, [])
                 failures += 1
                 delay = jittered(
                     failures, base_seconds=_BACKOFF_BASE_SECONDS, cap_seconds=_BACKOFF_CAP_SECONDS
@@ -127,18 +131,17 @@ class Consumer:
                 log.info("receive.recovered", after_failures=failures)
             failures = 0
             self._turned()
-            self._intake.took([len(claim.inputs) for claim in claims])
+            self._intake.took(room, [len(claim.inputs) for claim in claims])
             for claim in claims:
                 work.create_task(self._workshop.carry(claim), name=f"entry {claim.entry_id}")
 
-    async def _room(self) -> int:
+    async def _room(self) -> Room:
         """Wait until another claim fits; a consumer that is full is busy, not stuck."""
         while True:
             try:
                 async with asyncio.timeout(self._turn_seconds):
-                    most = await self._intake.room()
                     await self._settler.room()
-                    return most
+                    return await self._intake.room(self._receive_entries)
             except TimeoutError:
                 self._turned()
 

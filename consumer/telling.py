@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from opentelemetry.trace import Span
     from opentelemetry.util.types import AttributeValue
 
+    from consumer.executor import Executor
     from consumer.intake import Intake
     from consumer.lease import Lease
     from infra.queue.protocol import Claim, ClaimedInput
@@ -85,15 +86,16 @@ def tell(metrics: Metrics, lease: Lease, *, ended: str, began: float) -> None:
         span.set_attribute(names.DWELL_CONSUMER_SECONDS, lease.started_at - began)
 
 
-def show_intake(metrics: Metrics, intake: Intake) -> None:
+def show_load(metrics: Metrics, intake: Intake, executor: Executor) -> None:
     """Show how many inputs are in hand, and how many may run at once."""
     metrics.gauge(
         names.IN_FLIGHT, "{input}", "Inputs that were claimed and have not ended",
         lambda: [(intake.in_hand, {})],
     )  # fmt: skip
     metrics.gauge(
-        names.CAPACITY, "{input}", "Inputs that may run at once", lambda: [(intake.capacity, {})]
-    )
+        names.CAPACITY, "{input}", "Inputs that may run at once",
+        lambda: [(executor.capacity, {})],
+    )  # fmt: skip
 
 
 def tell_failure(lease: Lease, line: Settled) -> None:

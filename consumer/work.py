@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import asyncio
 import time
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING
 
 import structlog
 
-from consumer.telling import process_span, run_span, tell
+from consumer.telling import process_span, tell
 from infra.settle import Settlement
 from infra.telemetry.instruments import SILENT
 from infra.telemetry.logs import traced
@@ -20,7 +19,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
     from consumer.acknowledger import Acknowledger
-    from consumer.intake import Intake
+    from consumer.executor import Executor, Runner
     from consumer.lease import Lease, Leases
     from consumer.pace import Paces
     from consumer.settler import Settler
@@ -30,16 +29,6 @@ if TYPE_CHECKING:
     from schema.outcome import Outcome
 
 log: structlog.stdlib.BoundLogger = structlog.get_logger(__name__)
-
-
-class Runner(Protocol):
-    """Runs the processor of one kind and says what came of each input; raises nothing else."""
-
-    together: int
-
-    async def run(self, claim: Claim, inputs: Sequence[ClaimedInput]) -> Sequence[Outcome]:
-        """Process up to ``together`` inputs of the claim."""
-        ...
 
 
 class Workshop:
@@ -52,10 +41,9 @@ class Workshop:
         leases: Leases,
         settler: Settler,
         acknowledger: Acknowledger,
-        intake: Intake,
+        executor: Executor,
         paces: Paces,
         *,
-        stop: asyncio.Event,
         wake: Callable[[], None],
         instruments: Instruments = SILENT,
     ) -> None:
@@ -65,9 +53,8 @@ class Workshop:
         self._leases = leases
         self._settler = settler
         self._acknowledger = acknowledger
-        self._intake = intake
+        self._executor = executor
         self._paces = paces
-        self._stop = stop
         self._wake = wake
 
     async def carry(self, claim: Claim) -> None:
@@ -85,7 +72,7 @@ class Workshop:
             job_trace, claim = claim.trace, claim.continued(trace)
             with self._leases.hold(claim) as lease:
                 lease.span, lease.job_trace = span, job_trace
-                await self._process(lease)
+                await self._executor.run(lease, self._runners[claim.kind], self._ended)
                 await lease.settled()
                 if lease.refused or lease.lost:
                     ended = "stopped" if lease.is_stopped else "lost"
@@ -110,53 +97,17 @@ class Workshop:
                 elapsed_ms=round((time.monotonic() - began) * 1000),
             )
 
-    async def _process(self, lease: Lease) -> None:
-        """Run the inputs of a claim, each as soon as a slot is free, until told to stop.
-
-        Once the lease is halted nothing further starts: its job was paused, or it is lost.
-        """
-        claim = lease.claim
-        runner = self._runners[claim.kind]
-        left = len(claim.inputs)
-        try:
-            async with asyncio.TaskGroup() as group:
-                for start in range(0, len(claim.inputs), runner.together):
-                    if lease.halted or not await self._slot(lease):
-                        break
-                    inputs = claim.inputs[start : start + runner.together]
-                    left -= len(inputs)
-                    if self._stop.is_set():
-                        self._intake.free_slot(inputs=len(inputs))
-                        break
-                    task = group.create_task(self._run(lease, runner, inputs), name="process")
-                    lease.running.add(task)
-                    task.add_done_callback(lease.running.discard)
-        finally:
-            self._intake.forgo(inputs=left)
-
-    async def _slot(self, lease: Lease) -> bool:
-        """Wait for a free slot and take it; false when the claim was halted meanwhile."""
-        with lease.waiting_to_start():
-            await self._intake.take_slot()
-            return True
-        return False
-
-    async def _run(self, lease: Lease, runner: Runner, inputs: Sequence[ClaimedInput]) -> None:
-        began = time.monotonic()
-        if lease.started_at is None:
-            lease.started_at = began
-        try:
-            with run_span(self._instruments.tracing, lease.claim, inputs):
-                outcomes = await runner.run(lease.claim, inputs)
-        except asyncio.CancelledError:
-            # Interrupted, because the lease is lost or the drain is over: nothing to record.
-            return
-        finally:
-            self._intake.free_slot(inputs=len(inputs))
-        elapsed = time.monotonic() - began
+    def _ended(
+        self,
+        lease: Lease,
+        inputs: Sequence[ClaimedInput],
+        outcomes: Sequence[Outcome],
+        elapsed_seconds: float,
+    ) -> None:
+        """Hand over for settling what came of inputs that ran together."""
         lease.ran += len(inputs)
-        lease.run_seconds += elapsed
-        elapsed_ms = elapsed * 1000
+        lease.run_seconds += elapsed_seconds
+        elapsed_ms = elapsed_seconds * 1000
         self._paces.note(lease.claim.kind, elapsed_ms=elapsed_ms, inputs=len(inputs))
         each_ms = round(elapsed_ms / len(inputs))
         self._settler.add(

@@ -11,7 +11,7 @@ from uuid import uuid4
 from types_aiobotocore_sqs import SQSClient
 
 from consumer.assembly import assemble
-from consumer.work import Runner
+from consumer.executor import Runner
 from dispatcher.expirer import Expirer
 from dispatcher.finalizer import Finalizer
 from dispatcher.maintenance import MaintenanceService, run_services

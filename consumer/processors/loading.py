@@ -22,8 +22,8 @@ if TYPE_CHECKING:
     import asyncio
     from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 
+    from consumer.executor import Runner
     from consumer.processors.protocol import Resources
-    from consumer.work import Runner
     from schema.kinds import Kind
 
 log: structlog.stdlib.BoundLogger = structlog.get_logger(__name__)

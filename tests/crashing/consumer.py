@@ -6,9 +6,9 @@ from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 
 from consumer.assembly import assemble
+from consumer.executor import Runner
 from consumer.processors.loading import load_runners
 from consumer.processors.protocol import Resources
-from consumer.work import Runner
 from infra.http import Health
 from infra.process import run
 from infra.queue.protocol import Claim, ClaimedInput, Queue

@@ -7,9 +7,9 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import Any
 
+from consumer.executor import Runner
 from consumer.processors.protocol import Work
 from consumer.processors.running import OneByOne, Together
-from consumer.work import Runner
 from infra.queue.protocol import Claim, ClaimedInput
 from schema.chunking import ChunkBounds
 from schema.errors import Fault, InvalidInput, NotFound, Skip

@@ -1,4 +1,4 @@
-"""The pure parts of isolation: caps of a kind, frames, lines of a child, slots, causes of death."""
+"""The pure parts of isolation: caps of a kind, frames, lines of a child, causes of death."""
 
 import asyncio
 import json
@@ -9,7 +9,6 @@ from typing import Any
 
 import pytest
 
-from consumer.intake import Intake
 from consumer.processors.frames import (
     HEAD_BYTES,
     LIMIT_BYTES,
@@ -122,33 +121,6 @@ async def test_a_line_without_end_takes_no_memory() -> None:
     await Output(dict).read(reader)
 
 
-async def test_a_withheld_slot_is_missing_until_it_is_returned() -> None:
-    intake = Intake(slots=1, prefetch_inputs=0)
-    intake.took([1])
-    await intake.take_slot()
-    intake.withhold_slot()
-    intake.free_slot(inputs=1)
-    assert intake.withheld == 1
-    async with asyncio.timeout(5):
-        assert await intake.room() == 1, "its input is no longer in hand"
-    waiting = asyncio.create_task(intake.take_slot())
-    await asyncio.sleep(0)
-    assert not waiting.done()
-    intake.return_slot()
-    await waiting
-    assert intake.withheld == 0
-
-
-async def test_nobody_waits_for_a_slot_of_a_closed_intake() -> None:
-    intake = Intake(slots=1, prefetch_inputs=0)
-    await intake.take_slot()
-    waiting = asyncio.create_task(intake.take_slot())
-    await asyncio.sleep(0)
-    intake.close()
-    await waiting
-    await intake.take_slot()
-
-
 async def test_the_watchdog_ends_a_blocked_process_and_leaves_a_busy_one_alone() -> None:
     ended: list[int] = []
     has_ended = threading.Event()
@@ -168,17 +140,3 @@ async def test_the_watchdog_ends_a_blocked_process_and_leaves_a_busy_one_alone()
     assert has_ended.wait(30), "this blocks the loop"
     watching.cancel()
     assert ended == [EXIT_BLOCKED]
-
-
-async def test_a_consumer_takes_one_entry_of_unknown_size_and_then_as_many_as_fit() -> None:
-    intake = Intake(slots=16, prefetch_inputs=0)
-    assert await intake.room() == 1, "one may fill every slot, and others may be idle"
-    intake.took([2])
-    intake.forgo(inputs=2)
-    assert await intake.room() == 8
-    intake.took([100])
-    waiting = asyncio.create_task(intake.room())
-    await asyncio.sleep(0)
-    assert not waiting.done()
-    intake.forgo(inputs=100)
-    assert await waiting < 8

@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 from structlog.testing import capture_logs
 
+from consumer.executor import Runner
 from consumer.processors.loading import load_runners
 from consumer.processors.protocol import Resources, Work
-from consumer.work import Runner
 from infra.database import Database
 from infra.kinds import load_kinds
 from schema.errors import Fault, Misconfigured, Unavailable

@@ -9,7 +9,7 @@ import pytest
 from starlette.requests import Request
 
 from consumer.assembly import assemble
-from consumer.work import Runner
+from consumer.executor import Runner
 from infra.database import Database
 from infra.http import Health
 from schema.errors import Unusable

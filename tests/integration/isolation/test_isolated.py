@@ -9,11 +9,11 @@ import psutil
 import pytest
 from structlog.testing import capture_logs
 
+from consumer.executor import Runner
 from consumer.processors.children import Children
 from consumer.processors.isolated import Isolated
 from consumer.processors.loading import load_runners
 from consumer.processors.protocol import Resources
-from consumer.work import Runner
 from infra.database import Database
 from schema.errors import Misconfigured
 from schema.kinds import JobInput, Kind

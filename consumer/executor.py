@@ -1,0 +1,294 @@
+"""Runs the inputs of claims in a bounded number of slots, and bounds what runs there.
+
+Claims have their slots in the order in which they came: the inputs of one start before those of
+the next, so that an entry is done, and off the books, as early as can be.
+
+A coroutine can swallow ``CancelledError`` and run on. It cannot be stopped then, but it must not
+hold up others: after a grace its task is left alone, its slot stays taken, and the process, once
+drained, ends without waiting for it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections import deque
+from contextlib import suppress
+from contextvars import Context, copy_context
+from dataclasses import dataclass, field
+from enum import Enum
+from typing import TYPE_CHECKING, Protocol
+
+import structlog
+
+from consumer.processors.limits import cancelled, time_limit
+from consumer.telling import run_span
+from infra.telemetry.instruments import SILENT
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping, Sequence
+
+    from consumer.intake import Intake
+    from consumer.lease import Lease
+    from infra.queue.protocol import Claim, ClaimedInput
+    from infra.telemetry.instruments import Instruments
+    from schema.outcome import Outcome
+
+    Told = Callable[[Lease, Sequence[ClaimedInput], Sequence[Outcome], float], None]
+
+log: structlog.stdlib.BoundLogger = structlog.get_logger(__name__)
+
+
+class Runner(Protocol):
+    """Runs the processor of one kind and says what came of each input; raises nothing else."""
+
+    together: int
+
+    async def run(self, claim: Claim, inputs: Sequence[ClaimedInput]) -> Sequence[Outcome]:
+        """Process up to ``together`` inputs of the claim."""
+        ...
+
+
+class _State(Enum):
+    RUNS = "nobody told it to end"
+    TOO_LONG = "told to end at its time limit"
+    INTERRUPTED = "told to end, and nothing is to be recorded of it"
+    LEFT = "left alone, since it did not end"
+
+
+@dataclass(slots=True, eq=False)
+class _Share:
+    """What one claim has in the executor: inputs that wait for a slot, and runs."""
+
+    lease: Lease
+    runner: Runner
+    told: Told
+    context: Context
+    next: int = 0
+    running: int = 0
+    error: BaseException | None = None
+    ended: asyncio.Event = field(default_factory=asyncio.Event)
+
+    @property
+    def waiting(self) -> int:
+        """Give the number of inputs that have not started."""
+        return len(self.lease.claim.inputs) - self.next
+
+
+class Run:
+    """Inputs of a claim that are being processed in one call, in a task of its own."""
+
+    __slots__ = ("_executor", "began", "inputs", "share", "state", "task", "timer")
+
+    def __init__(
+        self, executor: Executor, share: _Share, inputs: Sequence[ClaimedInput], began: float
+    ) -> None:
+        self._executor = executor
+        self.share = share
+        self.inputs = inputs
+        self.began = began
+        self.state = _State.RUNS
+        self.timer: asyncio.TimerHandle | None = None
+        self.task: asyncio.Task[Sequence[Outcome]]
+
+    def interrupt(self) -> None:
+        """Tell it to end; what ends in spite of that has its outcome."""
+        if self.state is _State.RUNS:
+            self._executor.end(self, _State.INTERRUPTED)
+
+
+class Executor:
+    """Runs inputs as slots become free."""
+
+    def __init__(
+        self,
+        intake: Intake,
+        *,
+        slots: int,
+        stop: asyncio.Event,
+        grace_seconds: float,
+        limits_seconds: Mapping[str, float | None],
+        instruments: Instruments = SILENT,
+    ) -> None:
+        self.slots = slots
+        self.withheld = 0
+        self._free = slots
+        self._intake = intake
+        self._stop = stop
+        self._grace_seconds = grace_seconds
+        self._limits_seconds = limits_seconds
+        self._tracing = instruments.tracing
+        self._queue: deque[_Share] = deque()
+        # Nobody else holds on to what was left alone, and it still runs.
+        self._left: set[Run] = set()
+
+    @property
+    def capacity(self) -> int:
+        """Give the number of inputs that may run at once."""
+        return self.slots - self.withheld
+
+    async def run(self, lease: Lease, runner: Runner, told: Told) -> None:
+        """Run the inputs of a claim; return when none of it runs and none will start.
+
+        ``told`` is called with what came of those that ran together, and how many seconds they
+        took. None starts once the lease is halted or the process told to stop.
+        """
+        share = _Share(lease, runner, told, copy_context())
+        lease.withdraw = lambda: self._withdraw(share)
+        self._queue.append(share)
+        self.fill()
+        try:
+            if not self._is_over(share):
+                await share.ended.wait()
+        finally:
+            if not self._is_over(share):  # cancelled
+                self._withdraw(share)
+                lease.interrupt()
+                while not share.ended.is_set():
+                    with suppress(asyncio.CancelledError):  # told again; the grace is short anyway
+                        await share.ended.wait()
+            lease.withdraw = None
+        if share.error is not None:
+            raise share.error
+
+    def fill(self) -> None:
+        """Start what may start; to be called when the process was told to stop, too."""
+        while self._queue:
+            share = self._queue[0]
+            if share.lease.halted or self._stop.is_set():
+                self._withdraw(share)
+            elif share.waiting and not self._free:
+                return
+            elif share.waiting:
+                self._start(share)
+            else:
+                self._queue.popleft()
+
+    def _start(self, share: _Share) -> None:
+        lease, runner = share.lease, share.runner
+        inputs = lease.claim.inputs[share.next : share.next + runner.together]
+        run = Run(self, share, inputs, time.monotonic())
+        share.next += len(inputs)
+        share.running += 1
+        self._free -= 1
+        if lease.started_at is None:
+            lease.started_at = run.began
+        loop = asyncio.get_running_loop()
+        # What a processor sets in its context is gone with its run.
+        run.task = loop.create_task(
+            self._run(lease.claim, runner, inputs), name="processor", context=share.context.copy()
+        )
+        lease.running.add(run)
+        run.task.add_done_callback(lambda _: self._done(run), context=share.context)
+        limit = self._limits_seconds.get(lease.claim.kind)
+        if limit is not None:
+            run.timer = loop.call_later(
+                limit, self.end, run, _State.TOO_LONG, context=share.context
+            )
+
+    async def _run(
+        self, claim: Claim, runner: Runner, inputs: Sequence[ClaimedInput]
+    ) -> Sequence[Outcome]:
+        with run_span(self._tracing, claim, inputs):
+            return await runner.run(claim, inputs)
+
+    def end(self, run: Run, state: _State) -> None:
+        """Tell a run to end, and leave it alone when it has not after the grace."""
+        run.state = state
+        run.task.cancel()
+        if run.timer is not None:
+            run.timer.cancel()
+        loop = asyncio.get_running_loop()
+        run.timer = loop.call_later(
+            self._grace_seconds, self._leave, run, context=run.share.context
+        )
+
+    def _done(self, run: Run) -> None:
+        """Note that the task of a run has ended."""
+        if run.timer is not None:
+            run.timer.cancel()
+        if run.state is _State.LEFT:
+            self._came_back(run)
+            return
+        self._free += 1
+        outcomes: Sequence[Outcome] | None
+        error = None if run.task.cancelled() else run.task.exception()
+        if run.state is _State.TOO_LONG:
+            outcomes = self._time_limit(run)
+        elif error is not None:
+            # A runner raises none: what gets through is meant to end the process.
+            run.share.error = error
+            self._withdraw(run.share)
+            run.share.lease.interrupt()
+            outcomes = None
+        elif not run.task.cancelled():
+            # What ended in spite of its cancellation has an outcome, and may keep it.
+            outcomes = run.task.result()
+        else:
+            gave_itself_up = run.state is _State.RUNS
+            outcomes = [cancelled()] * len(run.inputs) if gave_itself_up else None
+        self._close(run, outcomes)
+
+    def _leave(self, run: Run) -> None:
+        """Leave a run alone that did not end when it was told to; its slot stays taken."""
+        outcomes = self._time_limit(run) if run.state is _State.TOO_LONG else None
+        run.state = _State.LEFT
+        self.withheld += 1
+        self._left.add(run)
+        log.error(
+            "processor.abandoned",
+            **_about(run),
+            grace_seconds=self._grace_seconds,
+            slots_withheld=self.withheld,
+            slots=self.slots,
+            remedy="it swallows CancelledError; mend it, or give its kind isolation='process'",
+        )
+        self._close(run, outcomes)
+
+    def _came_back(self, run: Run) -> None:
+        self._left.discard(run)
+        self.withheld -= 1
+        self._free += 1
+        error = None if run.task.cancelled() else run.task.exception()
+        log.warning("processor.came_back", **_about(run), error=error and type(error).__name__)
+        self.fill()
+
+    def _close(self, run: Run, outcomes: Sequence[Outcome] | None) -> None:
+        """Tell what came of a run, and let what waits for its slot start."""
+        share = run.share
+        share.lease.running.discard(run)
+        share.running -= 1
+        self._intake.forgo(inputs=len(run.inputs))
+        if outcomes is not None:
+            share.told(share.lease, run.inputs, outcomes, time.monotonic() - run.began)
+        self.fill()
+        if self._is_over(share):
+            share.ended.set()
+
+    def _withdraw(self, share: _Share) -> None:
+        """Start nothing further of a claim; what runs goes on."""
+        self._intake.forgo(inputs=share.waiting)
+        share.next = len(share.lease.claim.inputs)
+        if share in self._queue:
+            self._queue.remove(share)
+        if self._is_over(share):
+            share.ended.set()
+
+    @staticmethod
+    def _is_over(share: _Share) -> bool:
+        return not share.running and not share.waiting
+
+    def _time_limit(self, run: Run) -> Sequence[Outcome]:
+        limit = self._limits_seconds[run.share.lease.claim.kind]
+        assert limit is not None, "nothing is too long without a limit"
+        return [time_limit(limit)] * len(run.inputs)
+
+
+def _about(run: Run) -> dict[str, object]:
+    claim = run.share.lease.claim
+    return {
+        "kind": claim.kind,
+        "job": claim.job_key,
+        "entry": claim.entry_id,
+        "ordinals": [input_.ordinal for input_ in run.inputs][:10],
+    }
