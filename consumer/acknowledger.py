@@ -3,10 +3,16 @@
 from __future__ import annotations
 
 import asyncio
+from contextlib import suppress
 from typing import TYPE_CHECKING
+
+from infra.queue.protocol import FULL_BATCH
 
 if TYPE_CHECKING:
     from infra.queue.protocol import Claim, Queue
+
+# Nobody waits for a deletion, while each call has its price.
+_GATHERING_SECONDS = 0.1
 
 
 class Acknowledger:
@@ -16,17 +22,21 @@ class Acknowledger:
         self._queue = queue
         self._waiting: list[Claim] = []
         self._wanted = asyncio.Event()
+        self._is_enough = asyncio.Event()
         self._closing = False
 
     def add(self, claim: Claim) -> None:
         """Hand over a claim whose outcome, or whose release, is committed; never waits."""
         self._waiting.append(claim)
         self._wanted.set()
+        if len(self._waiting) >= FULL_BATCH:
+            self._is_enough.set()
 
     def close(self) -> None:
         """Let ``run`` end once what was handed over is acknowledged."""
         self._closing = True
         self._wanted.set()
+        self._is_enough.set()
 
     def drop(self, claim: Claim) -> None:
         """Hand over a claim whose lease was lost or left to lapse: its message may come again."""
@@ -36,11 +46,20 @@ class Acknowledger:
         """Acknowledge what is handed over, until closed."""
         while self._waiting or not self._closing:
             await self._wanted.wait()
-            await self.flush()
+            with suppress(TimeoutError):
+                async with asyncio.timeout(_GATHERING_SECONDS):
+                    await self._is_enough.wait()
+            await self._acknowledge()
 
-    async def flush(self) -> None:
-        """Acknowledge what is waiting now."""
-        self._wanted.clear()
-        claims, self._waiting = self._waiting, []
+    async def _acknowledge(self) -> None:
+        """Acknowledge what fills whole batches; what is left over when nothing more comes."""
+        many = len(self._waiting)
+        if many > FULL_BATCH and not self._closing:
+            many -= many % FULL_BATCH
+        claims, self._waiting = self._waiting[:many], self._waiting[many:]
+        if not self._waiting and not self._closing:
+            self._wanted.clear()
+        if not self._closing:
+            self._is_enough.clear()
         if claims:
             await self._queue.acknowledge(claims)

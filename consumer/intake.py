@@ -37,10 +37,11 @@ class Intake:
 
         ``took`` must follow.
         """
-        await self._room.wait()
+        while not self._room.is_set():  # another receiver may have come first
+            await self._room.wait()
         left = self._limit - self._in_hand - self._expected
         if self._inputs_per_entry is None:
-            room = Room(1, left)  # that one alone may fill every slot
+            room = Room(1, 1.0)  # that one alone may fill every slot
         else:
             entries = min(most, max(1, math.floor(left / self._inputs_per_entry)))
             room = Room(entries, entries * self._inputs_per_entry)

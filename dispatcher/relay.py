@@ -14,6 +14,7 @@ from __future__ import annotations
 import asyncio
 import itertools
 import json
+import math
 from collections import Counter
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
@@ -48,6 +49,10 @@ log: structlog.stdlib.BoundLogger = structlog.get_logger(__name__)
 _SPIN_FLOOR_SECONDS = 0.01
 # How soon a full window is looked at again: consumers do not say what they claim.
 _WINDOW_PAUSE_SECONDS = 0.05
+# A window that was filled is filled up again by quarters: a round costs as much for one entry as
+# for many. Less room than that waits so long.
+_PARTS_OF_A_WINDOW = 4
+_WINDOW_PATIENCE_SECONDS = 0.25
 
 
 @dataclass(slots=True)
@@ -90,6 +95,8 @@ class Relay:
         self._turned = turned
         self._rounds = itertools.count(1)
         self._turns: dict[str, Turn] = {}
+        # When the window of a kind was filled last, by the clock of the loop.
+        self._filled: dict[str, float] = {}
 
     async def run(self, stop: asyncio.Event) -> None:
         """Relay until ``stop``; sleep exactly until the next entry is due or a wake-up comes."""
@@ -190,7 +197,7 @@ class Relay:
         found: list[Row[Any]] = []
         window = self._settings.relay_window
         for row in await self._database.fetch(statements.find_room(window=window)):
-            if row.room <= 0:
+            if not self._is_worth_a_round(row.kind, row.room):
                 report.full = True
                 continue
             turn = self._turns.get(row.kind, FIRST_TURN)
@@ -204,8 +211,16 @@ class Relay:
                 )
             )
             self._turns[row.kind] = turn.after(rows)
+            if len(rows) >= row.room:
+                self._filled[row.kind] = asyncio.get_running_loop().time()
             found += rows
         return found
+
+    def _is_worth_a_round(self, kind: str, room: int) -> bool:
+        """Say whether a kind's window has room, and enough of it since it was filled."""
+        since = asyncio.get_running_loop().time() - self._filled.get(kind, -math.inf)
+        least = self._settings.relay_window / _PARTS_OF_A_WINDOW
+        return room > 0 and (room >= least or since >= _WINDOW_PATIENCE_SECONDS)
 
     async def _send_all(self, rows: Sequence[Row[Any]]) -> list[SendReport]:
         slots = asyncio.Semaphore(self._settings.relay_concurrency)

@@ -20,6 +20,9 @@ if TYPE_CHECKING:
 
     from sqlalchemy import Row
 
+# As many deliveries are worth a call to acknowledge them; a call takes no more.
+FULL_BATCH = 10
+
 
 # A tuple: one is made for every input, and a frozen dataclass costs several times as much.
 class ClaimedInput(NamedTuple):

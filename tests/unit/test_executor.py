@@ -185,12 +185,9 @@ async def test_a_consumer_takes_one_entry_of_unknown_size_and_then_as_many_as_fi
     intake = Intake(slots=16, prefetch_inputs=0)
     room = await intake.room(10)
     assert room.entries == 1, "one may fill every slot, and others may be idle"
-    waiting = asyncio.create_task(intake.room(10))
-    await asyncio.sleep(0)
-    assert not waiting.done(), "the room is kept for the one"
     intake.took(room, [2])
     intake.forgo(inputs=2)
-    room = await waiting
+    room = await intake.room(10)
     assert room.entries == 8
     intake.took(room, [100])
     waiting = asyncio.create_task(intake.room(10))
@@ -212,6 +209,14 @@ async def test_slots_are_refilled_at_once_and_what_waits_beyond_them_by_halves()
     assert not waiting.done()
     intake.forgo(inputs=1)
     assert (await waiting).entries == 5
+
+    intake.took(Room(0, 0.0), [])
+    first, second = (asyncio.create_task(intake.room(100)) for _ in range(2))
+    await asyncio.sleep(0)
+    intake.forgo(inputs=50)
+    await turns()
+    assert (first.done(), second.done()) == (True, False), "the room is one receiver's"
+    second.cancel()
 
     without = Intake(slots=10, prefetch_inputs=0)
     without.took(await without.room(1), [1] * 10)
