@@ -42,30 +42,43 @@ class OutboxQueue:
         self._lease_seconds = lease_seconds
         self._poll_floor_seconds = poll_floor_seconds
         self._turn = FIRST_TURN
+        # False after a claim that brought less than it asked for: look before the next one.
+        self._may_be_ready = True
         self._claiming = asyncio.Lock()
 
     async def claim(self, most: int, stop: asyncio.Event) -> Sequence[Claim]:
-        """Claim up to ``most`` ready entries, waiting at most the poll floor for the first."""
-        claims = await self._claim_now(most)
-        if claims or stop.is_set():
-            return claims
-        rows = await self._database.fetch(next_ready(kinds=self._kinds))
-        due_seconds = float(rows[0].seconds) if rows else self._poll_floor_seconds
-        # One that is ready but was not claimed became due, or is in other hands, this very moment.
-        await self._listener.wait(min(max(due_seconds, 0.01), self._poll_floor_seconds), stop)
-        return () if stop.is_set() else await self._claim_now(most)
+        """Claim up to ``most`` ready entries, waiting at most the poll floor for the first.
+
+        One caller after the other, the wait included: a claim that does not know where the last
+        one ended would go back, and one wake-up is no reason for two claims.
+        """
+        async with self._claiming:
+            if stop.is_set():
+                return ()
+            if self._may_be_ready and (claims := await self._claim_now(most)):
+                return claims
+            rows = await self._database.fetch(next_ready(kinds=self._kinds))
+            due_seconds = float(rows[0].seconds) if rows else self._poll_floor_seconds
+            if self._may_be_ready or due_seconds > 0:
+                # One that is ready but was not claimed became due, or is in other hands, this
+                # very moment.
+                await self._listener.wait(
+                    min(max(due_seconds, 0.01), self._poll_floor_seconds), stop
+                )
+            self._may_be_ready = True
+            return () if stop.is_set() else await self._claim_now(most)
 
     async def _claim_now(self, most: int) -> Sequence[Claim]:
-        # One after the other: a claim that does not know where the last one ended would go back.
-        async with self._claiming:
-            statement = claim_ready(
-                self._worker, self._lease_seconds, kinds=self._kinds, most=most, turn=self._turn
-            )
-            began = time.monotonic()
-            rows = await self._database.fetch(statement)
-            self._turn = self._turn.after(rows)
+        statement = claim_ready(
+            self._worker, self._lease_seconds, kinds=self._kinds, most=most, turn=self._turn
+        )
+        began = time.monotonic()
+        rows = await self._database.fetch(statement)
+        self._turn = self._turn.after(rows)
         claims = [Claim.from_row(row) for row in rows]
         if claims:
+            # Fewer than asked for: the rest is in other hands, or there is none.
+            self._may_be_ready = len(claims) >= most
             # A poll that brings nothing is no event.
             with self._tracing.together(
                 names.RECEIVE,
