@@ -241,3 +241,14 @@ async def _old(platform: Platform) -> bool:
     return bool(
         await platform.rows("SELECT 1 FROM job WHERE started_at < now() - interval '4.5 seconds'")
     )
+
+
+async def test_messages_are_deleted_by_tens_and_the_rest_soon_after(
+    station: Delivery, stub: SqsStub, platform: Platform
+) -> None:
+    job_id = await platform.submit(25, chunk_size=1)
+    async with station.dispatching(), station.consuming(Recorder(), concurrency=25):
+        station.listener.wake()
+        await platform.until(job_id, "COMPLETED")
+        await eventually(lambda: waiting(stub, station) == 0)
+    assert stub.calls["DeleteMessageBatch"] < 25

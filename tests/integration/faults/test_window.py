@@ -10,7 +10,7 @@ from schema.statements.relay import requeue_overdue
 from tests.deliveries import Delivery
 from tests.fairness import owners
 from tests.integration.faults.stations import sqs_station, waiting
-from tests.platform import Platform, Recorder
+from tests.platform import Platform, Recorder, eventually
 from tests.steps import control, sweep
 from tests.stubs.sqs import SqsStub
 
@@ -31,6 +31,29 @@ async def test_no_more_is_sent_than_the_window_holds_until_some_of_it_is_claimed
     claims = await station.queue("w").claim(10, asyncio.Event())
     assert (await relay.relay_once()).sent == len(claims)
     assert (await relay.relay_once()).full
+
+
+async def test_a_window_that_was_filled_is_filled_up_again_by_quarters_or_a_little_later(
+    station: Delivery, platform: Platform
+) -> None:
+    await platform.submit(100, chunk_size=1)
+    relay = station.relay(relay_window=40)
+    queue = station.queue("w")
+    assert (await relay.relay_once()).sent == 40
+    claims = await queue.claim(1, asyncio.Event())
+    report = await relay.relay_once()
+    if report.sent:  # a quarter of a second has passed meanwhile
+        assert report.sent == len(claims)
+    else:
+        assert report.full
+
+        async def sent_all_the_same() -> bool:
+            return (await relay.relay_once()).sent == len(claims)
+
+        await eventually(sent_all_the_same)
+    claims = [claim for _ in range(2) for claim in await queue.claim(10, asyncio.Event())]
+    assert len(claims) >= 10
+    assert (await relay.relay_once()).sent == len(claims)
 
 
 async def test_another_dispatcher_may_exceed_the_window_by_a_batch(
