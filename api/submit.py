@@ -9,7 +9,7 @@ from http import HTTPStatus
 from typing import TYPE_CHECKING, Any
 
 from api.problems import BadField, BadFields, Problem, unavailable
-from infra.database import copy_rows
+from infra.database import copy_rows, rows_of
 from schema.chunking import chunk_size
 from schema.ids import uuid7
 from schema.statements.paces import list_paces
@@ -124,10 +124,10 @@ class Submitter:
             return str(rows[0].key) if rows else None
 
         async def unit(connection: AsyncConnection) -> str | None:
-            result = await connection.execute(insert_job_without_inputs(head, chunk_size=size))
-            stored = result.one_or_none()
-            if stored is None:
+            found = await rows_of(connection, insert_job_without_inputs(head, chunk_size=size))
+            if not found:
                 return None
+            (stored,) = found
             rows = _input_rows(job_id, bodies, stored.entry_ids, size)
             await copy_rows(connection, "input", columns=INPUT_COPY_COLUMNS, rows=rows)
             return str(stored.key)
