@@ -31,7 +31,6 @@ if TYPE_CHECKING:
         AsyncIterator,
         Awaitable,
         Callable,
-        Iterable,
         Sequence,
     )
 
@@ -200,17 +199,16 @@ async def rows_of(connection: AsyncConnection, statement: TextClause | Bound) ->
     return result.all() if result.returns_rows else ()
 
 
-async def copy_rows(
-    connection: AsyncConnection,
-    table: str,
-    *,
-    columns: Sequence[str],
-    rows: Iterable[tuple[Any, ...]] | AsyncIterable[tuple[Any, ...]],
+async def copy_text(
+    connection: AsyncConnection, table: str, *, columns: Sequence[str], blocks: AsyncIterable[bytes]
 ) -> None:
-    """COPY rows into a table within the unit's transaction, which an earlier statement opened."""
+    """COPY rows in Postgres' text format within the unit's transaction.
+
+    An earlier statement of the unit opened it.
+    """
     driver = driver_of(session_of(connection))
     assert driver.is_in_transaction(), "COPY outside the unit's transaction would commit by itself"
-    await driver.copy_records_to_table(table, columns=list(columns), records=rows)
+    await driver.copy_to_table(table, columns=list(columns), source=blocks, format="text")
 
 
 def connect_arguments(settings: Settings, *, name: str) -> dict[str, Any]:
