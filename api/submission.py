@@ -252,8 +252,11 @@ class _Reading:
 
     def _time(self, name: str) -> dt.datetime | None:
         """Give the time of a member that is sound, whatever is wrong with the others."""
+        given = self.documents.get(name)
+        if given is None:
+            return None
         try:
-            return read_time(self.documents.get(name))
+            return read_time(given)
         except PydanticCustomError:
             return None
 

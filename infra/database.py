@@ -129,7 +129,9 @@ class Database:
                     # It ended while nobody used it, which is no reason to fail.
                     session.invalidate()
                     session = await check_out(self._engine)
-                await let_plan(session, once=plans_once)
+                if values:
+                    # Without values, Postgres keeps the plan in any case.
+                    await let_plan(session, once=plans_once)
                 self._metrics.waited_for_connection(time.perf_counter() - asked)
                 return await fetch_rows(session, sql, values)
             except BaseException as error:

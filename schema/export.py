@@ -30,12 +30,15 @@ def _calendar_date(value: int) -> int:
     return value
 
 
+CalendarDate = Annotated[int, Field(ge=1_000_101, le=99_991_231), AfterValidator(_calendar_date)]
+
+
 class ExportInput(JobInput):
     """One file to make: index key, effective date as YYYYMMDD, and as-of indicator."""
 
     indexKey: IndexKey = Field(examples=["MSFT"])  # noqa: N815 - the contract's spelling
-    effectiveDate: Annotated[int, AfterValidator(_calendar_date)] = Field(  # noqa: N815 - likewise
-        ge=1_000_101, le=99_991_231, description="A calendar date as YYYYMMDD", examples=[20240202]
+    effectiveDate: CalendarDate = Field(  # noqa: N815 - the contract's spelling
+        description="A calendar date as YYYYMMDD", examples=[20240202]
     )
     asofindicator: AsOfIndicator = Field(examples=["CLS"])
 
