@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from pydantic import JsonValue
+from pydantic import BaseModel, JsonValue
 
 from api.inputs import Limits
 from api.problems import Problem
@@ -22,7 +22,16 @@ class Note(JobInput):
     more: JsonValue = None
 
 
-KINDS = {"export": EXPORT, "note": Kind("note", Note, "unused:unused")}
+def one_case(note: BaseModel) -> object:
+    assert isinstance(note, Note)
+    return str(note.text).lower()
+
+
+KINDS = {
+    "export": EXPORT,
+    "note": Kind("note", Note, "unused:unused"),
+    "word": Kind("word", Note, "unused:unused", identity=one_case),
+}
 LIMITS = Limits(inputs=50, input_bytes=1_024, stream_inputs=1_000)
 HEAD = '{"kind":"note"}'
 
@@ -109,6 +118,22 @@ def test_inputs_on_the_first_line_are_refused(inputs: str) -> None:
 def test_each_line_is_one_object(text: str, status: int, around: int) -> None:
     before, after = lines(*range(around)), lines(*range(50, 50 + around), head="")
     assert refused(f"{before}\n{text}{after}")[0] == status
+
+
+def test_where_lines_stop_being_json_is_said_by_the_character() -> None:
+    text = lines(*range(30), head='{"kind":"note","metadata":{"ä":1}}') + "\nhello"
+    with pytest.raises(Problem, match=f"at character {text.index('hello')} of the body"):
+        read(text)
+
+
+def test_a_kind_says_itself_what_is_the_same() -> None:
+    head = '{"kind":"word"}'
+    assert read(lines(*"abcdefgh", head=head)).inputs.many == 8
+    _, bad = refused(lines(*"abcdefgh", "B", *"ijk", "D", head=head))
+    assert bad == {
+        "/inputs/8": "inputs 1 and 8 are the same",
+        "/inputs/12": "inputs 3 and 12 are the same",
+    }
 
 
 values = st.recursive(
