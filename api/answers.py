@@ -11,6 +11,8 @@ from starlette.responses import Response
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
+_encode = json.JSONEncoder(ensure_ascii=False, allow_nan=False, separators=(",", ":")).encode
+
 
 def json_answer(
     document: Any,
@@ -18,5 +20,4 @@ def json_answer(
     headers: Mapping[str, str] | None = None,
 ) -> Response:
     """Make an answer of a document that JSON can hold."""
-    text = json.dumps(document, ensure_ascii=False, allow_nan=False, separators=(",", ":"))
-    return Response(text, status, headers, media_type="application/json")
+    return Response(_encode(document), status, headers, media_type="application/json")

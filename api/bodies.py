@@ -9,8 +9,10 @@ from __future__ import annotations
 
 import asyncio
 import tempfile
-from contextlib import AsyncExitStack, asynccontextmanager
+from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
+from dataclasses import dataclass
 from http import HTTPStatus
+from io import BytesIO
 from typing import IO, TYPE_CHECKING
 
 from api.exchange import Exchange
@@ -27,94 +29,131 @@ SMALL_BYTES = 64 * 1024
 # So much is gathered before a thread writes it to the file.
 _PIECE_BYTES = 1024 * 1024
 _BODY_SECONDS = 120.0
+_STREAM_SECONDS = 900.0
 _TURN_SECONDS = 30.0
 _REFUSAL = "too many large submissions at once"
 _LENGTH_DIGITS = 18
+_JSON = "application/json"
+_LINES = "application/x-ndjson"
+
+
+@dataclass(frozen=True, slots=True)
+class Body:
+    """A body that arrived whole; closing the file removes it."""
+
+    file: IO[bytes]
+    size: int
+    has_lines: bool
 
 
 class BodyReader:
-    """Reads bodies up to a limit; beyond ``SMALL_BYTES`` only so many at once are in memory."""
+    """Reads bodies up to a limit; beyond ``SMALL_BYTES`` only so many at once are worked on.
 
-    def __init__(self, *, max_body_bytes: int, max_concurrent_large: int) -> None:
+    Bodies of lines are taken where there is a ``max_stream_bytes``, which is their limit.
+    """
+
+    def __init__(
+        self, *, max_body_bytes: int, max_concurrent_large: int, max_stream_bytes: int | None = None
+    ) -> None:
         self._max_body_bytes = max_body_bytes
+        self._max_stream_bytes = max_stream_bytes
         self._large = Places(max_concurrent_large, wait_seconds=_TURN_SECONDS, refusal=_REFUSAL)
         self._arriving = PlacesOfOwners(
             max_concurrent_large, wait_seconds=_TURN_SECONDS, refusal=_REFUSAL
         )
 
     @asynccontextmanager
-    async def body(
-        self, request: Request, *, may_be_absent: bool = False
-    ) -> AsyncIterator[bytearray]:
-        """Give the whole JSON body; a large one holds one of the few places until the exit.
+    async def body(self, request: Request, *, may_be_absent: bool = False) -> AsyncIterator[Body]:
+        """Give the whole body; a large one holds one of the few places until the exit.
 
         Where there may be none, an absent one is empty and needs no type.
         """
+        most, seconds, has_lines = self._max_body_bytes, _BODY_SECONDS, False
         if not (may_be_absent and _is_absent(request)):
-            _check_type(request)
+            has_lines = _check_type(request, may_have_lines=self._max_stream_bytes is not None)
+        if has_lines and self._max_stream_bytes is not None:
+            most, seconds = self._max_stream_bytes, _STREAM_SECONDS
         declared = request.headers.get("content-length", "")
         if declared.isascii() and declared.isdigit():
             # As text first: a number of 5,000 digits is not one that Python would read.
             digits = declared.lstrip("0")
-            if len(digits) > _LENGTH_DIGITS or int(digits or "0") > self._max_body_bytes:
-                raise self._too_large()
+            if len(digits) > _LENGTH_DIGITS or int(digits or "0") > most:
+                raise _too_large(most)
+            if int(digits or "0") <= SMALL_BYTES:
+                # The server reads no more than was declared: nothing below is needed.
+                whole = await _whole(request, seconds)
+                yield Body(BytesIO(whole), len(whole), has_lines=has_lines)
+                return
         async with AsyncExitStack() as until_exit:
             async with AsyncExitStack() as until_arrived:
-                body, spool = await self._receive(request, until_arrived)
-                if len(body) > SMALL_BYTES or spool is not None:
+                file, size = await self._receive(request, until_arrived, most, seconds)
+                until_exit.enter_context(file)
+                if size > SMALL_BYTES:
                     await until_exit.enter_async_context(self._large.one())
-                if spool is not None:
-                    body = await asyncio.to_thread(_whole, spool, body)
-            yield body
+            yield Body(file, size, has_lines=has_lines)
 
     async def _receive(
-        self, request: Request, until_arrived: AsyncExitStack
-    ) -> tuple[bytearray, IO[bytes] | None]:
-        """Give the end of the body, and the file that holds what came before if there is one."""
+        self, request: Request, until_arrived: AsyncExitStack, most: int, seconds: float
+    ) -> tuple[IO[bytes], int]:
+        """Give the whole body, at its beginning, and its size in bytes."""
         body, size = bytearray(), 0
         spool: IO[bytes] | None = None
-        try:
-            async with asyncio.timeout(_BODY_SECONDS):
-                async for chunk in request.stream():
-                    body += chunk
-                    size += len(chunk)
-                    if size > self._max_body_bytes:
-                        raise self._too_large()
-                    if size > SMALL_BYTES and spool is None:
-                        caller = Exchange.of(request.scope).caller
-                        owner_id = caller.owner_id if caller is not None else None
-                        await until_arrived.enter_async_context(self._arriving.one(owner_id))
-                        spool = until_arrived.enter_context(tempfile.TemporaryFile())  # noqa: SIM115
-                    if spool is not None and len(body) >= _PIECE_BYTES:
-                        await asyncio.to_thread(spool.write, bytes(body))
-                        body.clear()
-        except TimeoutError:
-            raise _too_slow() from None
-        except OSError as error:
-            raise unavailable("there is no room for a large submission now") from error
-        return body, spool
+        async with AsyncExitStack() as unless_whole:
+            try:
+                async with asyncio.timeout(seconds):
+                    async for chunk in request.stream():
+                        body += chunk
+                        size += len(chunk)
+                        if size > most:
+                            raise _too_large(most)
+                        if size > SMALL_BYTES and spool is None:
+                            await until_arrived.enter_async_context(self._place(request))
+                            spool = unless_whole.enter_context(tempfile.TemporaryFile())  # noqa: SIM115
+                        if spool is not None and len(body) >= _PIECE_BYTES:
+                            await asyncio.to_thread(spool.write, bytes(body))
+                            body.clear()
+            except TimeoutError:
+                raise _too_slow(seconds) from None
+            except OSError as error:
+                raise unavailable("there is no room for a large submission now") from error
+            if spool is None:
+                return BytesIO(body), size
+            await asyncio.to_thread(_complete, spool, bytes(body))
+            unless_whole.pop_all()
+            return spool, size
 
-    def _too_large(self) -> Problem:
-        return Problem(
-            HTTPStatus.REQUEST_ENTITY_TOO_LARGE,
-            "too-large",
-            f"the body may hold at most {self._max_body_bytes} bytes",
-            headers={"Connection": "close"},
-        )
+    def _place(self, request: Request) -> AbstractAsyncContextManager[None]:
+        caller = Exchange.of(request.scope).caller
+        return self._arriving.one(caller.owner_id if caller is not None else None)
 
 
-def _whole(spool: IO[bytes], end: bytearray) -> bytearray:
+async def _whole(request: Request, seconds: float) -> bytes:
+    try:
+        async with asyncio.timeout(seconds):
+            return await request.body()
+    except TimeoutError:
+        raise _too_slow(seconds) from None
+
+
+def _complete(spool: IO[bytes], end: bytes) -> None:
+    spool.write(end)
     spool.seek(0)
-    whole = bytearray(spool.read())
-    whole += end
-    return whole
 
 
-def _too_slow() -> Problem:
+def _too_large(most: int) -> Problem:
+    return Problem(
+        HTTPStatus.REQUEST_ENTITY_TOO_LARGE,
+        "too-large",
+        f"the body may hold at most {most} bytes",
+        headers={"Connection": "close"},
+    )
+
+
+def _too_slow(seconds: float) -> Problem:
     return Problem(
         HTTPStatus.REQUEST_TIMEOUT,
         "request-timeout",
-        f"the body did not arrive within {_BODY_SECONDS:g} seconds",
+        f"the body did not arrive within {seconds:g} seconds",
         headers={"Connection": "close"},
     )
 
@@ -125,22 +164,26 @@ def _is_absent(request: Request) -> bool:
     return "transfer-encoding" not in headers and headers.get("content-length", "0") == "0"
 
 
-def _check_type(request: Request) -> None:
+def _check_type(request: Request, *, may_have_lines: bool) -> bool:
+    """Refuse what is no JSON; say whether it is a text for each line."""
+    types = [_JSON, _LINES] if may_have_lines else [_JSON]
     content_type = request.headers.get("content-type", "")
     media_type, _, parameters = content_type.partition(";")
     charset = parameters.strip().lower().replace('"', "")
     encoding = request.headers.get("content-encoding", "identity").strip().lower()
-    if media_type.strip().lower() != "application/json" or charset not in {"", "charset=utf-8"}:
-        raise _unsupported("content-type", "must be application/json")
+    media_type = media_type.strip().lower()
+    if media_type not in types or charset not in {"", "charset=utf-8"}:
+        raise _unsupported("content-type", f"must be {' or '.join(types)}", types)
     if encoding != "identity":
-        raise _unsupported("content-encoding", "must be absent: the body is read as it is")
+        raise _unsupported("content-encoding", "must be absent: the body is read as it is", types)
+    return media_type == _LINES
 
 
-def _unsupported(header: str, detail: str) -> Problem:
+def _unsupported(header: str, detail: str, types: list[str]) -> Problem:
     return Problem(
         HTTPStatus.UNSUPPORTED_MEDIA_TYPE,
         "unsupported-media-type",
         f"{header} {detail}",
         errors=[BadField("header", header, detail)],
-        headers={"Accept-Post": "application/json", "Connection": "close"},
+        headers={"Accept-Post": ", ".join(types), "Connection": "close"},
     )

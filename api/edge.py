@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import structlog
 from sqlalchemy import exc as sa_exc
-from starlette.datastructures import Headers, MutableHeaders
+from starlette.datastructures import Headers
 from starlette.requests import ClientDisconnect
 
 from api.exchange import Exchange
@@ -37,11 +37,11 @@ _QUERY_CANCELED = "57014"
 _DATA_EXCEPTIONS = "22"  # the class of what a value itself is to blame for
 _CLIENT_CLOSED_REQUEST = 499
 _SECURITY_HEADERS = {
-    "x-content-type-options": "nosniff",
-    "content-security-policy": "default-src 'none'; frame-ancestors 'none'",
-    "referrer-policy": "no-referrer",
-    "cross-origin-resource-policy": "same-origin",
-    "cache-control": "no-store",
+    b"x-content-type-options": b"nosniff",
+    b"content-security-policy": b"default-src 'none'; frame-ancestors 'none'",
+    b"referrer-policy": b"no-referrer",
+    b"cross-origin-resource-policy": b"same-origin",
+    b"cache-control": b"no-store",
 }
 
 
@@ -105,11 +105,11 @@ class Edge:
         async def finishing_send(message: Message) -> None:
             if message["type"] == "http.response.start":
                 exchange.status = message["status"]
-                headers = MutableHeaders(scope=message)
+                # An answer has few headers: they are put together anew, the last of a name wins.
                 answered = exchange.answered_correlation_id or exchange.trace.correlation_id
-                headers["x-correlation-id"] = answered
-                for name, value in _SECURITY_HEADERS.items():
-                    headers.setdefault(name, value)
+                headers = {**_SECURITY_HEADERS, **dict(message["headers"])}
+                headers[b"x-correlation-id"] = answered.encode("latin-1")
+                message["headers"] = list(headers.items())
             exchange.response_bytes += len(message.get("body", b""))
             await send(message)
 

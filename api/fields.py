@@ -30,7 +30,7 @@ class FieldsReader:
     async def read(self, request: Request, model: type[Model]) -> Model:
         """Give the body as the model has it; raise the problem that names all that is wrong."""
         async with self._bodies.body(request, may_be_absent=True) as body:
-            return read_fields(bytes(body) or b"{}", model)
+            return read_fields(body.file.read() or b"{}", model)
 
 
 def read_fields(body: bytes, model: type[Model]) -> Model:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import datetime as dt
 import re
+from functools import partial
 from http import HTTPStatus
 from typing import TYPE_CHECKING
 from uuid import UUID
@@ -12,10 +13,12 @@ from uuid import UUID
 from api.answers import json_answer
 from api.bodies import SMALL_BYTES, BodyReader
 from api.cursors import CursorOf
+from api.inputs import Limits
 from api.paths import base, job_key, no_job
 from api.problems import BadField, Problem
 from api.queries import OWNER, Query
-from api.submission import BadSubmission, Limits, Submission, read_submission
+from api.spool import Spool
+from api.submission import BadSubmission, Submission, read_submission
 from api.views import input_document, job_document, summary_document
 from infra.telemetry import names
 from infra.telemetry.logs import CORRELATION_ID
@@ -36,8 +39,9 @@ if TYPE_CHECKING:
     from starlette.requests import Request
     from starlette.responses import Response
 
+    from api.bodies import Body
     from api.exchange import Exchange
-    from api.submit import Submitter
+    from api.submit import Accepted, Submitter
     from infra.database import Database
     from infra.settings import Settings
     from infra.telemetry.tracing import Attributes, Tracing
@@ -67,11 +71,16 @@ class Jobs:
         self._database = database
         self._submitter = submitter
         self._kinds = kinds
-        self._limits = Limits(inputs=settings.max_inputs, input_bytes=settings.max_input_bytes)
+        self._limits = Limits(
+            inputs=settings.max_inputs,
+            input_bytes=settings.max_input_bytes,
+            stream_inputs=settings.max_stream_inputs,
+        )
         self._data_content_limit = settings.data_content_limit
         self._data_content_bytes = settings.data_content_bytes
         self._bodies = BodyReader(
             max_body_bytes=settings.max_body_bytes,
+            max_stream_bytes=settings.max_stream_bytes,
             max_concurrent_large=settings.max_concurrent_submissions,
         )
 
@@ -80,27 +89,8 @@ class Jobs:
         Query(request.query_params).finish()
         idempotency_key = _idempotency_key(request)
         async with self._bodies.body(request) as body:
-            try:
-                submission = await self._read(body)
-            except BadSubmission as refused:
-                await self._submitter.add_past(refused.times, refused.bad)
-                raise refused.bad.problem() from None
-            # From here on only the checked inputs are needed.
-            body.clear()
-            exchange.inputs = len(submission.bodies)
-            about: Attributes = {
-                names.KIND: submission.kind.name,
-                names.INPUTS: len(submission.bodies),
-            }
-            with self._tracing.inside(names.SUBMIT, exchange.trace, attributes=about) as span:
-                accepted = await self._submitter.accept(
-                    submission,
-                    caller=exchange.known_caller,
-                    trace=continued(exchange.trace, span),
-                    idempotency_key=idempotency_key,
-                )
-                span.set_attribute(names.JOB_KEY, accepted.key)
-                span.set_attribute(names.REPLAYED, accepted.replayed)
+            with Spool() as inputs:
+                accepted = await self._accept(body, inputs, exchange, idempotency_key)
         exchange.job, exchange.replayed = accepted.key, accepted.replayed
         headers = {"Location": f"{base(request)}/jobs/{accepted.key}"}
         if accepted.replayed:
@@ -111,10 +101,34 @@ class Jobs:
             {"jobId": accepted.key, "status": "SUBMITTED"}, HTTPStatus.ACCEPTED, headers
         )
 
-    async def _read(self, body: bytearray) -> Submission:
-        if len(body) <= SMALL_BYTES:
-            return read_submission(body, self._kinds, self._limits)
-        return await asyncio.to_thread(read_submission, body, self._kinds, self._limits)
+    async def _accept(
+        self, body: Body, inputs: Spool, exchange: Exchange, idempotency_key: str | None
+    ) -> Accepted:
+        try:
+            submission = await self._read(body, inputs)
+        except BadSubmission as refused:
+            await self._submitter.add_past(refused.times, refused.bad)
+            raise refused.bad.problem() from None
+        # From here on only the checked inputs are needed.
+        body.file.close()
+        exchange.inputs = inputs.many
+        about: Attributes = {names.KIND: submission.kind.name, names.INPUTS: inputs.many}
+        with self._tracing.inside(names.SUBMIT, exchange.trace, attributes=about) as span:
+            accepted = await self._submitter.accept(
+                submission,
+                caller=exchange.known_caller,
+                trace=continued(exchange.trace, span),
+                idempotency_key=idempotency_key,
+            )
+            span.set_attribute(names.JOB_KEY, accepted.key)
+            span.set_attribute(names.REPLAYED, accepted.replayed)
+        return accepted
+
+    async def _read(self, body: Body, inputs: Spool) -> Submission:
+        read = partial(
+            read_submission, body.file, self._kinds, self._limits, inputs, by_lines=body.has_lines
+        )
+        return read() if body.size <= SMALL_BYTES else await asyncio.to_thread(read)
 
     async def show(self, request: Request, exchange: Exchange) -> Response:
         """Show one job."""

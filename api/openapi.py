@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from typing import TYPE_CHECKING, Any
 
 from pydantic.json_schema import models_json_schema
@@ -126,10 +127,21 @@ def _paths(settings: Settings) -> dict[str, Any]:
         "Location": header_reference("Location"),
         "Idempotency-Replayed": header_reference("IdempotencyReplayed"),
     }
-    submit["description"] = f"At most {settings.max_body_bytes} bytes."
+    submit["description"] = (
+        f"At most {settings.max_body_bytes} bytes of JSON, or {settings.max_stream_bytes} of lines."
+    )
+    lines = {
+        "type": "string",
+        "description": "A JSON text a line: first a JobRequest without its inputs, `{}` if nothing "
+        f"else is to be said, then each input; {settings.max_stream_inputs} of them at most.",
+        "examples": ["\n".join(json.dumps(line) for line in ({}, *_EXAMPLE["inputs"]))],
+    }
     submit["requestBody"] = {
         "required": True,
-        "content": {"application/json": {"schema": {"$ref": SCHEMA.format(model="JobRequest")}}},
+        "content": {
+            "application/json": {"schema": {"$ref": SCHEMA.format(model="JobRequest")}},
+            "application/x-ndjson": {"schema": lines},
+        },
     }
     filters = "status kind requestedFrom requestedTo correlationId owner pageSize after"
     listing = operation(

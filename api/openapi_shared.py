@@ -145,7 +145,7 @@ _STATUSES = {
     "409": "The state that it is in does not allow this: `detail` names it.",
     "408": "The body did not arrive in time.",
     "413": "The body is too large.",
-    "415": "The body is not application/json.",
+    "415": "The body is not of a type that this address takes.",
     "422": "Something in the request is not valid: each place is named.",
     "500": "Something went wrong here.",
     "503": "The database is away, or too much is under way; try again.",

@@ -12,8 +12,9 @@ import json
 import re
 from dataclasses import dataclass
 from http import HTTPStatus
+from io import SEEK_END, BytesIO
 from json.scanner import make_scanner
-from typing import TYPE_CHECKING, Any
+from typing import IO, TYPE_CHECKING, Any, NamedTuple
 
 from api.problems import BadFields, Problem, escape
 
@@ -22,6 +23,7 @@ if TYPE_CHECKING:
 
 WINDOW_BYTES = 1 << 20
 _SPACE = re.compile(r"[ \t\n\r]*")
+_BLANK = re.compile(r"[ \t\r]*")
 # Strings can hold what Postgres refuses only where one of these escapes stands.
 _UNUSUAL = re.compile(r"\\u(?:0000|[dD][89a-fA-F])")
 _UNSTORABLE = re.compile(r"[\x00\ud800-\udfff]")
@@ -31,6 +33,12 @@ _INT8_DIGITS = 20
 _NUMBER_CHARACTERS = 1_000
 _EXPONENTS = range(-400, 401)
 _CONTAINERS = frozenset({dict, list})
+# So much is read as one run at the most.
+_RUN_CHARACTERS = 32 * 1024
+_SHORT_DIGITS = 18
+# The longest that UTF-8 makes of a character.
+_CHARACTER_BYTES = 4
+_TWO_ON_A_LINE = re.compile(r"\}[ \t\r]*,[ \t\r]*\{")
 
 
 class _Unusual(Exception):
@@ -102,6 +110,20 @@ _scan = _scanner(
     parse_int=_strictly(_integer),
     parse_float=_strictly(_float),
 )
+
+
+def _short_integer(digits: str) -> int:
+    if len(digits) > _SHORT_DIGITS:
+        raise _Unusual
+    return int(digits)
+
+
+# Four times as fast, but it lets the last of repeated names win.
+_scan_plainly = _scanner(
+    parse_constant=_strictly(_constant),
+    parse_int=_short_integer,
+    parse_float=_strictly(_float),
+)
 _scan_leniently = _scanner(
     object_pairs_hook=_Members,
     parse_constant=_constant,
@@ -110,17 +132,32 @@ _scan_leniently = _scanner(
 )
 
 
-class Source:
-    """A UTF-8 body, read forward value by value through a window of about 1 MiB."""
+class Run(NamedTuple):
+    """Objects that follow each other: their text as one JSON array, how many, where they end."""
 
-    def __init__(self, body: bytes | bytearray) -> None:
-        self._body = body
-        self._next = 0
+    array: str
+    many: int
+    end: int
+
+
+class Source:
+    """A UTF-8 body, read forward value by value through a window of about 1 MiB.
+
+    ``passed`` is how many characters stand before what the file still holds.
+    """
+
+    def __init__(self, body: bytes | bytearray | IO[bytes], *, passed: int = 0) -> None:
+        self._file = BytesIO(body) if isinstance(body, bytes | bytearray) else body
+        begin = self._file.tell()
+        self._left = self._file.seek(0, SEEK_END) - begin
+        self._file.seek(begin)
         self._decoder = codecs.getincrementaldecoder("utf-8")("strict")
         self._text = ""
         self._at = 0
-        self._passed = 0
+        self._passed = passed
         self._unusual = False
+        # Up to here, nothing is tried as a run.
+        self._singly_until = 0
 
     def peek(self) -> str:
         """Skip white space and give the next character, empty at the end."""
@@ -168,6 +205,52 @@ class Source:
                 raise bad.problem()
         return decoded, self._text[start : self._at]
 
+    def run(self, *, limit: int, depth: int, by_lines: bool) -> Run | None:
+        """Find the objects next to come, by commas or by lines, all within ``limit`` bytes.
+
+        Nothing is read before ``pass_run``. Of nothing, or if anything is out of the ordinary,
+        there is no run, and not before whatever stood in the way was read value by value.
+        """
+        self.peek()
+        if self._passed + self._at < self._singly_until:
+            return None
+        most = min(limit, _RUN_CHARACTERS)
+        while len(self._text) - self._at <= most and self._fill():
+            pass
+        piece = self._text[self._at : self._at + most]
+        if not piece.isascii():
+            piece = piece[: most // _CHARACTER_BYTES]
+        # Where this is the end of no object, the array does not parse: what a prefix of JSON
+        # means does not depend on what follows.
+        piece = piece[: piece.rfind("}\n" if by_lines else "},") + 1]
+        found = _run_of(piece, depth, by_lines=by_lines) if piece else None
+        if found is None:
+            self._singly_until = self._passed + self._at + max(len(piece), 1)
+            return None
+        return Run(*found, self._at + len(piece))
+
+    def pass_run(self, run: Run) -> None:
+        """Go on behind the run."""
+        self._at = run.end
+
+    def read_singly(self, run: Run) -> None:
+        """Read what the run holds value by value."""
+        self._singly_until = self._passed + run.end
+
+    def end_line(self) -> bool:
+        """Take the end of a line; say whether one follows that is not blank."""
+        while True:
+            match = _BLANK.match(self._text, self._at)
+            assert match is not None, "the pattern matches nothing, too"
+            self._at = match.end()
+            if self._at < len(self._text):
+                break
+            if not self._fill():
+                return False
+        if self._text[self._at] != "\n":
+            raise self.not_json("expected the end of the line")
+        return bool(self.peek())
+
     def not_json(self, detail: str, *, at: int | None = None) -> Problem:
         """Make the 400 that says where the body stops being JSON."""
         position = self._passed + (self._at if at is None else at)
@@ -177,13 +260,13 @@ class Source:
 
     @property
     def _more(self) -> bool:
-        return self._next < len(self._body)
+        return self._left > 0
 
     def _fill(self) -> bool:
         if not self._more:
             return False
-        piece = bytes(self._body[self._next : self._next + WINDOW_BYTES])
-        self._next += len(piece)
+        piece = self._file.read(min(WINDOW_BYTES, self._left))
+        self._left -= len(piece)
         try:
             text = self._decoder.decode(piece, final=not self._more)
         except UnicodeDecodeError as error:
@@ -211,6 +294,31 @@ class Source:
         unterminated = isinstance(error, json.JSONDecodeError) and error.msg.startswith("Untermin")
         near_the_end = len(self._text) - _where(error) < len("-Infinity")
         return self._more and (unterminated or near_the_end)
+
+
+def _run_of(piece: str, depth: int, *, by_lines: bool) -> tuple[str, int] | None:
+    """Give a piece of text as the array that it holds the elements of; nothing if it is unusual."""
+    if "\\u" in piece and _UNUSUAL.search(piece):
+        return None
+    lines = piece.count("\n") + 1
+    if by_lines and _TWO_ON_A_LINE.search(piece):
+        return None
+    array = f"[{piece}]".replace("\n", ",") if by_lines else f"[{piece}]"
+    try:
+        decoded, end = _scan_plainly(array, 0)
+        members = sum(map(len, decoded))
+        if "[" in piece or piece.count("{") != len(decoded) or piece.count(":") != members:
+            # Some hold objects, lists or names twice; or only texts with such characters.
+            decoded, end = _scan(array, 0)
+            if any(_is_deeper(element, depth) for element in decoded):
+                return None
+    except (_Unusual, json.JSONDecodeError, StopIteration, RecursionError, TypeError):
+        return None
+    if end != len(array) or set(map(type, decoded)) != {dict}:
+        return None
+    if by_lines and len(decoded) != lines:
+        return None
+    return array, len(decoded)
 
 
 def _where(error: json.JSONDecodeError | StopIteration) -> int:

@@ -6,35 +6,29 @@ import hashlib
 import json
 from dataclasses import dataclass, field
 from http import HTTPStatus
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import IO, TYPE_CHECKING, Any, NamedTuple
 
 from pydantic import ValidationError
 from pydantic_core import PydanticCustomError
 
+from api.inputs import INPUT_DEPTH, Inputs, Limits
 from api.models import JobFields, read_time
-from api.problems import MOST_COUNTED, BadFields, Problem, escape
+from api.problems import BadFields, Problem, escape
 from api.strict_json import Source
 
 if TYPE_CHECKING:
     import datetime as dt
     from collections.abc import Mapping
 
+    from api.spool import Spool
     from schema.kinds import Kind
 
 _MEMBER_CHARACTERS = 64 * 1024
 _NAME_CHARACTERS = 1_024
 _MEMBERS = 64
-_DEPTH = 16
+_HEAD_BYTES = 4 * 1024 * 1024
 _METADATA_BYTES = 16 * 1024
 _METADATA_DEPTH = 8
-
-
-@dataclass(frozen=True, slots=True)
-class Limits:
-    """How much one submission may hold."""
-
-    inputs: int
-    input_bytes: int
 
 
 class Times(NamedTuple):
@@ -61,13 +55,13 @@ class BadSubmission(Problem):
 
 @dataclass(frozen=True, slots=True)
 class Submission:
-    """A job that is fit to store: ``bodies`` are the inputs as canonical JSON, in order."""
+    """A job that is fit to store."""
 
     kind: Kind
     fields: JobFields
     options: str
     metadata: str
-    bodies: list[str]
+    inputs: Spool
 
     @property
     def times(self) -> Times:
@@ -81,24 +75,45 @@ class Submission:
         asked["options"] = json.loads(self.options)
         asked["metadata"] = json.loads(self.metadata)
         digest.update(json.dumps(asked, sort_keys=True).encode())
-        for body in self.bodies:
-            digest.update(b"\n" + body.encode())
+        for block in self.inputs.blocks():
+            digest.update(b"\n" + block[:-1])
         return digest.digest()
 
 
 def read_submission(
-    body: bytes | bytearray, kinds: Mapping[str, Kind], limits: Limits
+    body: IO[bytes], kinds: Mapping[str, Kind], limits: Limits, inputs: Spool, *, by_lines: bool
 ) -> Submission:
-    """Read a body; raise the ``Problem`` that names everything wrong with it.
+    """Read a body into a job, its inputs into ``inputs``; raise what names everything wrong.
 
+    With ``by_lines``, the first line is the job without its inputs, and each other line is one.
     A whole body with something wrong in it is a ``BadSubmission``.
     """
-    reading = _Reading(Source(body), kinds, limits, JobFields.model_fields["kind"].default)
+    if by_lines:
+        return _read_lines(body, kinds, limits, inputs)
+    taken_for = JobFields.model_fields["kind"].default
+    reading = _Reading(Source(body), kinds, limits, inputs, taken_for)
     reading.read()
     if reading.kind_name != reading.inputs_read_as:
         # The kind stood behind the inputs, and is not the one that was taken for granted.
-        reading = _Reading(Source(body), kinds, limits, reading.kind_name)
+        inputs.clear()
+        body.seek(0)
+        reading = _Reading(Source(body), kinds, limits, inputs, reading.kind_name)
         reading.read()
+    return reading.submission()
+
+
+def _read_lines(
+    body: IO[bytes], kinds: Mapping[str, Kind], limits: Limits, inputs: Spool
+) -> Submission:
+    head = body.readline(_HEAD_BYTES)
+    if len(head) == _HEAD_BYTES:
+        bad = BadFields()
+        bad.add("", f"the first line is longer than {_HEAD_BYTES} bytes")
+        raise bad.problem()
+    default = JobFields.model_fields["kind"].default
+    reading = _Reading(Source(head), kinds, limits, inputs, default)
+    reading.read()
+    reading.read_lines(Source(body, passed=len(head.decode())))
     return reading.submission()
 
 
@@ -107,13 +122,13 @@ class _Reading:
     source: Source
     kinds: Mapping[str, Kind]
     limits: Limits
+    inputs: Spool
     kind_name: str
     bad: BadFields = field(default_factory=BadFields)
     names: set[str] = field(default_factory=set)
     # The text and the value of each sound member, the inputs aside.
     texts: dict[str, str] = field(default_factory=dict)
     documents: dict[str, Any] = field(default_factory=dict)
-    bodies: list[str] = field(default_factory=list)
     many_inputs: int = 0
     inputs_read_as: str | None = None
 
@@ -121,7 +136,7 @@ class _Reading:
         """Read the whole body, member by member."""
         source = self.source
         if source.peek() != "{":
-            source.value("", self.bad, limit=_MEMBER_CHARACTERS, depth=_DEPTH)
+            source.value("", self.bad, limit=_MEMBER_CHARACTERS, depth=INPUT_DEPTH)
             self.bad.add("", "the body must be a JSON object")
             raise self.bad.problem()
         source.take("{")
@@ -151,29 +166,45 @@ class _Reading:
             raise bad.problem()
         self.names.add(name)
         if name == "inputs" and source.peek() == "[":
-            self._read_inputs(self.kinds.get(self.kind_name))
-            self.inputs_read_as = self.kind_name
+            self._read_inputs()
             return
-        depth = _METADATA_DEPTH if name == "metadata" else _DEPTH
+        depth = _METADATA_DEPTH if name == "metadata" else INPUT_DEPTH
         document, text = source.value(pointer, bad, limit=_MEMBER_CHARACTERS, depth=depth)
         if bad.count == before:
             self.texts[name], self.documents[name] = text, document
         if name == "kind" and isinstance(document, str):
             self.kind_name = document
 
-    def _read_inputs(self, kind: Kind | None) -> None:
-        source = self.source
-        self.bodies = []
-        source.take("[")
-        if source.peek() == "]":
+    def read_lines(self, source: Source) -> None:
+        """Read the inputs that follow the job, one a line."""
+        if "inputs" in self.names:
+            self.bad.add("/inputs", "stand on lines of their own behind the first")
+            raise self.bad.problem()
+        self.names.add("inputs")
+        self._read_each(source, self.limits.stream_inputs, by_lines=True)
+
+    def _read_inputs(self) -> None:
+        self.source.take("[")
+        self.inputs.clear()
+        self._read_each(self.source, self.limits.inputs, by_lines=False)
+        self.inputs_read_as = self.kind_name
+
+    def _read_each(self, source: Source, most: int, *, by_lines: bool) -> None:
+        if source.peek() in {"", "]"} and not by_lines:
             source.take("]")
             return
-        inputs = _Inputs(kind, self.limits, self.bad, self.bodies)
-        inputs.read(source)
-        while source.take(",", "]") == ",":
-            if self.bad.count >= MOST_COUNTED:
-                raise self.bad.problem()
-            inputs.read(source)
+        if not source.peek():
+            return
+        inputs = Inputs(
+            source,
+            self.kinds.get(self.kind_name),
+            self.bad,
+            self.inputs,
+            most,
+            self.limits.input_bytes,
+            by_lines=by_lines,
+        )
+        inputs.read()
         self.many_inputs = inputs.many
 
     def submission(self) -> Submission:
@@ -196,7 +227,7 @@ class _Reading:
             bad.add("/metadata", f"is longer than {_METADATA_BYTES} bytes")
         if bad.count or fields is None or kind is None or options is None:
             raise BadSubmission(bad, Times(self._time("scheduledFor"), self._time("expiresAt")))
-        return Submission(kind, fields, options, metadata, self.bodies)
+        return Submission(kind, fields, options, metadata, self.inputs)
 
     def _fields(self) -> JobFields | None:
         members = (
@@ -221,8 +252,11 @@ class _Reading:
 
     def _time(self, name: str) -> dt.datetime | None:
         """Give the time of a member that is sound, whatever is wrong with the others."""
+        given = self.documents.get(name)
+        if given is None:
+            return None
         try:
-            return read_time(self.documents.get(name))
+            return read_time(given)
         except PydanticCustomError:
             return None
 
@@ -237,45 +271,3 @@ class _Reading:
             self.bad.add_validation(error, "/options", document, what=what)
             return None
         return options.model_dump_json(by_alias=True)
-
-
-@dataclass(slots=True)
-class _Inputs:
-    """Checks input after input and keeps the canonical text of each."""
-
-    kind: Kind | None
-    limits: Limits
-    bad: BadFields
-    bodies: list[str]
-    many: int = 0
-    seen: dict[object, int] = field(default_factory=dict)
-
-    def read(self, source: Source) -> None:
-        """Read the next input."""
-        bad, ordinal, before = self.bad, self.many, self.bad.count
-        pointer = f"/inputs/{ordinal}"
-        if ordinal == self.limits.inputs:
-            bad.add("/inputs", f"holds more than {self.limits.inputs} inputs")
-            raise bad.problem()
-        self.many += 1
-        document, text = source.value(pointer, bad, limit=self.limits.input_bytes, depth=_DEPTH)
-        if not text.isascii() and len(text.encode("utf-8", "replace")) > self.limits.input_bytes:
-            bad.add(pointer, f"is longer than {self.limits.input_bytes} bytes")
-        if self.kind is None:
-            return
-        if bad.count != before:
-            # What else is wrong with it is worth knowing, too.
-            text = json.dumps(document)
-        try:
-            model = self.kind.input_model.model_validate_json(text)
-        except ValidationError as error:
-            what = f"an input of kind {self.kind.name}"
-            bad.add_validation(error, pointer, document, what=what)
-            return
-        body = model.model_dump_json(by_alias=True)
-        identity = body if self.kind.identity is None else self.kind.identity(model)
-        first = self.seen.setdefault(identity, ordinal)
-        if first != ordinal:
-            bad.add(pointer, f"inputs {first} and {ordinal} are the same")
-        if not bad.count:
-            self.bodies.append(body)

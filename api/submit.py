@@ -9,7 +9,7 @@ from http import HTTPStatus
 from typing import TYPE_CHECKING, Any
 
 from api.problems import BadField, BadFields, Problem, unavailable
-from infra.database import copy_rows
+from infra.database import copy_text, rows_of
 from schema.chunking import chunk_size
 from schema.ids import uuid7
 from schema.statements.paces import list_paces
@@ -28,13 +28,14 @@ if TYPE_CHECKING:
     from sqlalchemy.ext.asyncio import AsyncConnection
 
     from api.auth import Caller
+    from api.spool import Spool
     from api.submission import Submission, Times
     from infra.database import Database
     from infra.wakeup import Notifier
     from schema.message import Trace
 
 _PACE_SECONDS = 10.0
-_ROWS_PER_TURN = 5_000
+_ROWS_PER_COPY = 100_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,7 +63,7 @@ class Submitter:
         """Store the job, or find the one that the same request made before."""
         digest: bytes | None = None
         if idempotency_key is not None:
-            if len(submission.bodies) < self._copy_from_inputs:
+            if submission.inputs.many < self._copy_from_inputs:
                 digest = submission.digest()
             else:
                 digest = await asyncio.to_thread(submission.digest)
@@ -95,7 +96,7 @@ class Submitter:
         idempotency_key: str | None,
         digest: bytes | None,
     ) -> str | None:
-        fields, bodies, job_id = submission.fields, submission.bodies, uuid7()
+        fields, inputs, job_id = submission.fields, submission.inputs, uuid7()
         head: dict[str, Any] = {
             "id": job_id,
             "owner_id": caller.owner_id,
@@ -103,12 +104,12 @@ class Submitter:
             "priority": fields.priority,
             "max_attempts": fields.policy.maxAttempts or submission.kind.max_attempts,
             "fail_fast": fields.policy.failFast,
-            "tolerated": fields.policy.tolerated(len(bodies)),
+            "tolerated": fields.policy.tolerated(inputs.many),
             "options": submission.options,
             "metadata": submission.metadata,
             "scheduled_for": fields.scheduledFor,
             "expires_at": fields.expiresAt,
-            "total": len(bodies),
+            "total": inputs.many,
             "idempotency_key": idempotency_key,
             "request_digest": digest,
             "correlation_id": trace.correlation_id,
@@ -118,18 +119,22 @@ class Submitter:
         }
         paces = await self._known_paces()
         size = chunk_size(paces.get(submission.kind.name), submission.kind.chunk)
-        if len(bodies) < self._copy_from_inputs:
-            statement = insert_job(head, chunk_size=size, bodies=f"[{','.join(bodies)}]")
+        if inputs.many < self._copy_from_inputs:
+            bodies = f"[{','.join(inputs.texts())}]"
+            statement = insert_job(head, chunk_size=size, bodies=bodies)
             rows = await self._database.fetch(statement)
             return str(rows[0].key) if rows else None
 
         async def unit(connection: AsyncConnection) -> str | None:
-            result = await connection.execute(insert_job_without_inputs(head, chunk_size=size))
-            stored = result.one_or_none()
-            if stored is None:
+            found = await rows_of(connection, insert_job_without_inputs(head, chunk_size=size))
+            if not found:
                 return None
-            rows = _input_rows(job_id, bodies, stored.entry_ids, size)
-            await copy_rows(connection, "input", columns=INPUT_COPY_COLUMNS, rows=rows)
+            (stored,) = found
+            rows = _Rows(job_id, inputs, stored.entry_ids, size)
+            # In several statements, so that their time limit holds for jobs of any size.
+            for done in range(0, inputs.many, _ROWS_PER_COPY):
+                blocks = rows.up_to(done + _ROWS_PER_COPY)
+                await copy_text(connection, "input", columns=INPUT_COPY_COLUMNS, blocks=blocks)
             return str(stored.key)
 
         return await self._database.run(unit)
@@ -169,11 +174,31 @@ class Submitter:
         return self._paces
 
 
-async def _input_rows(
-    job_id: UUID, bodies: Sequence[str], entry_ids: Sequence[int], size: int
-) -> AsyncIterator[tuple[UUID, int, str, int]]:
-    """Give the rows to COPY; other requests get their turn in between."""
-    for ordinal, body in enumerate(bodies):
-        if ordinal % _ROWS_PER_TURN == 0:
-            await asyncio.sleep(0)
-        yield job_id, ordinal, body, entry_ids[ordinal // size]
+class _Rows:
+    """The rows of a job's inputs as COPY reads them, a block at a time, made in a thread."""
+
+    def __init__(
+        self, job_id: UUID, inputs: Spool, entry_ids: Sequence[int], chunk_size: int
+    ) -> None:
+        self._job_id = str(job_id)
+        self._blocks = inputs.blocks()
+        self._entry_ids = entry_ids
+        self._chunk_size = chunk_size
+        self.given = 0
+
+    def take(self) -> bytes:
+        """Give the next rows; nothing at the end."""
+        # COPY reads the backslashes of JSON as its own, unless they are doubled.
+        block = next(self._blocks, b"").replace(b"\\", rb"\\").decode()
+        job_id, entry_ids, size, first = self._job_id, self._entry_ids, self._chunk_size, self.given
+        rows = [
+            f"{job_id}\t{ordinal}\t{body}\t{entry_ids[ordinal // size]}\n"
+            for ordinal, body in enumerate(block.split("\n")[:-1], first)
+        ]
+        self.given += len(rows)
+        return "".join(rows).encode()
+
+    async def up_to(self, most: int) -> AsyncIterator[bytes]:
+        """Give blocks until ``most`` rows have been given, or all."""
+        while self.given < most and (block := await asyncio.to_thread(self.take)):
+            yield block

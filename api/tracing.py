@@ -27,26 +27,29 @@ _BAGGAGE_NAME = re.compile(r"[!#$%&'*+\-.^_`|~0-9A-Za-z]+")
 _BAGGAGE_VALUE = re.compile(r"[\x21\x23-\x2b\x2d-\x3a\x3c-\x5b\x5d-\x7e]*")
 _BAGGAGE_MEMBERS = 64
 _BAGGAGE_BYTES = 8_192
+_CARRIERS = frozenset({b"x-correlation-id", b"traceparent", b"tracestate", b"baggage"})
 
 
 def read_trace(headers: Headers) -> Trace:
     """Give the client's trace where it is well formed; at least it has a correlation id."""
-    correlation_ids = headers.getlist("x-correlation-id")
+    given: dict[bytes, list[str]] = {}
+    for name, value in headers.raw:
+        if name in _CARRIERS:
+            given.setdefault(name, []).append(value.decode("latin-1"))
+    correlation_ids = given.get(b"x-correlation-id", ())
     correlation_id = accept_correlation_id(
         correlation_ids[0] if len(correlation_ids) == 1 else None
     )
-    traceparents = headers.getlist("traceparent")
+    traceparents = given.get(b"traceparent", ())
     traceparent = read_traceparent(traceparents[0]) if len(traceparents) == 1 else None
-    if traceparent is None:
+    state = baggage = None
+    if traceparent is not None and b"tracestate" in given:
         # Without a parent, a state has no meaning.
-        state = None
-    else:
-        state = read_tracestate(",".join(headers.getlist("tracestate")))
+        state = read_tracestate(",".join(given[b"tracestate"]))
+    if b"baggage" in given:
+        baggage = read_baggage(",".join(given[b"baggage"]))
     return Trace(
-        correlation_id=correlation_id,
-        traceparent=traceparent,
-        tracestate=state,
-        baggage=read_baggage(",".join(headers.getlist("baggage"))),
+        correlation_id=correlation_id, traceparent=traceparent, tracestate=state, baggage=baggage
     )
 
 
@@ -54,9 +57,9 @@ def begun(trace: Trace) -> Trace:
     """Begin a trace where neither the client nor a span of ours has: a job always has one."""
     if trace.traceparent is not None:
         return trace
-    trace_id = secrets.randbits(128) or 1
-    span_id = secrets.randbits(64) or 1
-    return replace(trace, traceparent=f"00-{trace_id:032x}-{span_id:016x}-01")
+    # That either is all zeros, which no trace may be, will not be seen before the sun burns out.
+    ids = secrets.token_hex(16 + 8)
+    return replace(trace, traceparent=f"00-{ids[:32]}-{ids[32:]}-01")
 
 
 def read_traceparent(header: str) -> str | None:

@@ -31,6 +31,8 @@ log: structlog.stdlib.BoundLogger = structlog.get_logger(__name__)
 _ALIVE = ACTIVE_JOB_STATUSES | {JobStatus.PAUSED}
 # A job is COMPLETED over work in hand only if another did that work: then its lease was lost.
 _STOPPED = frozenset(JobStatus) - _ALIVE - {JobStatus.COMPLETED}
+# The share of a lease that is not worth beginning anything while Postgres does not answer.
+_MOMENTS = 0.05
 
 
 @dataclass(slots=True, eq=False)
@@ -192,7 +194,9 @@ class Leases:
                 reason = str(error) or "no answer in time"
                 log.warning("lease.not_extended", leases=len(leases), error=reason)
             self._away = True
-            self._lose([lease for lease in leases if lease.expires_at <= self._clock()])
+            # Those that were claimed together end within moments: nothing is begun in between.
+            soon = self._clock() + self._lease_seconds * _MOMENTS
+            self._lose([lease for lease in leases if lease.expires_at <= soon])
             return
         self._away = False
         kept = {row.id for row in rows if row.is_held and row.job_status in _ALIVE}

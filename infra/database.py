@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import time
 from contextlib import asynccontextmanager
+from functools import partial
 from typing import TYPE_CHECKING, Any, Self, TypeVar
 
 import asyncpg
@@ -18,9 +19,11 @@ from sqlalchemy import text
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine  # noqa: TC002 - statements' own
 
 from infra.database_url import open_engine
-from infra.retry import lost_race, sqlstate
+from infra.driver import Writer, check_out, driver_of, fetch_rows, let_plan, session_of
+from infra.retry import sqlstate, through_races
 from infra.telemetry.metrics import NO_METRICS
 from schema.errors import HaulageError, Unavailable, Unusable
+from schema.statements.bound import Bound
 
 if TYPE_CHECKING:
     from collections.abc import (
@@ -28,11 +31,11 @@ if TYPE_CHECKING:
         AsyncIterator,
         Awaitable,
         Callable,
-        Iterable,
         Sequence,
     )
 
     from sqlalchemy import Executable, Row
+    from sqlalchemy.sql.elements import TextClause
 
     from infra.settings import Settings
     from infra.telemetry.metrics import Metrics
@@ -64,7 +67,7 @@ class Database:
         self._metrics = metrics
         self._engine = engine
         self._keeps_session = keeps_session
-        self._autocommit = engine.execution_options(isolation_level="AUTOCOMMIT")
+        self._writer = Writer(engine.dialect)
         self._reading = engine.execution_options(postgresql_readonly=True)
         self._frozen = engine.execution_options(
             isolation_level="REPEATABLE READ", postgresql_readonly=True
@@ -105,28 +108,50 @@ class Database:
         except TimeoutError:
             await self._engine.dispose(close=False)
 
-    async def fetch(self, statement: Executable) -> Sequence[Row[Any]]:
-        """Run one statement, commit it with its own round trip, and return its rows."""
+    async def fetch(self, statement: TextClause | Bound) -> Sequence[Row[Any]]:
+        """Run one statement, commit it with its own round trip, and return its rows.
+
+        What Postgres refuses comes as SQLAlchemy's error, as it does from a unit.
+        """
         if not self._keeps_session:
             # Outside a transaction, preparing and executing may meet two different sessions.
-            return await self.run(lambda connection: _rows(connection, statement))
-        async for attempt in lost_race():
-            with attempt:
-                async with _speaking_plainly(), self._checked_out(self._autocommit) as connection:
-                    return await _rows(connection, statement)
-        raise AssertionError  # pragma: no cover - lost_race re-raises
+            return await self.run(lambda connection: rows_of(connection, statement))
+        return await through_races(partial(self._fetch_once, statement))
+
+    async def _fetch_once(self, statement: TextClause | Bound) -> Sequence[Row[Any]]:
+        sql, values = self._writer.write(statement)
+        plans_once = isinstance(statement, Bound) and statement.is_planned_once
+        async with _speaking_plainly():
+            asked = time.perf_counter()
+            session = await check_out(self._engine)
+            try:
+                if driver_of(session).is_closed():
+                    # It ended while nobody used it, which is no reason to fail.
+                    session.invalidate()
+                    session = await check_out(self._engine)
+                if values:
+                    # Without values, Postgres keeps the plan in any case.
+                    await let_plan(session, once=plans_once)
+                self._metrics.waited_for_connection(time.perf_counter() - asked)
+                return await fetch_rows(session, sql, values)
+            except BaseException as error:
+                if _is_spoilt(error):
+                    session.invalidate()
+                raise
+            finally:
+                session.close()
 
     async def run(self, unit: Callable[[AsyncConnection], Awaitable[Result]]) -> Result:
         """Run a unit of work in one transaction; commit when it returns, else roll back.
 
         The unit may run more than once: it must hold no state of its own from run to run.
         """
-        async for attempt in lost_race():
-            with attempt:
-                async with _speaking_plainly(), self._checked_out(self._engine) as connection:
-                    async with connection.begin(), _kept_whole(connection):
-                        return await unit(connection)
-        raise AssertionError  # pragma: no cover - lost_race re-raises
+        return await through_races(partial(self._run_once, unit))
+
+    async def _run_once(self, unit: Callable[[AsyncConnection], Awaitable[Result]]) -> Result:
+        async with _speaking_plainly(), self._checked_out(self._engine) as connection:
+            async with connection.begin(), _kept_whole(connection):
+                return await unit(connection)
 
     @asynccontextmanager
     async def stream(
@@ -158,6 +183,7 @@ class Database:
     async def _checked_out(self, engine: AsyncEngine) -> AsyncIterator[AsyncConnection]:
         asked = time.perf_counter()
         async with engine.connect() as connection, _kept_whole(connection):
+            await let_plan(session_of(connection), once=False)
             self._metrics.waited_for_connection(time.perf_counter() - asked)
             yield connection
 
@@ -166,24 +192,25 @@ class Database:
         await self.fetch(_PING)
 
 
-async def _rows(connection: AsyncConnection, statement: Executable) -> Sequence[Row[Any]]:
-    result = await connection.execute(statement)
+async def rows_of(connection: AsyncConnection, statement: TextClause | Bound) -> Sequence[Row[Any]]:
+    """Run one statement within a unit of work and return its rows."""
+    if isinstance(statement, Bound):
+        result = await connection.execute(statement.clause, statement.values)
+    else:
+        result = await connection.execute(statement)
     return result.all() if result.returns_rows else ()
 
 
-async def copy_rows(
-    connection: AsyncConnection,
-    table: str,
-    *,
-    columns: Sequence[str],
-    rows: Iterable[tuple[Any, ...]] | AsyncIterable[tuple[Any, ...]],
+async def copy_text(
+    connection: AsyncConnection, table: str, *, columns: Sequence[str], blocks: AsyncIterable[bytes]
 ) -> None:
-    """COPY rows into a table within the unit's transaction, which an earlier statement opened."""
-    raw = await connection.get_raw_connection()
-    driver: asyncpg.Connection[Any] | None = raw.driver_connection
-    assert driver is not None, "a checked-out connection has a driver connection"
+    """COPY rows in Postgres' text format within the unit's transaction.
+
+    An earlier statement of the unit opened it.
+    """
+    driver = driver_of(session_of(connection))
     assert driver.is_in_transaction(), "COPY outside the unit's transaction would commit by itself"
-    await driver.copy_records_to_table(table, columns=list(columns), records=rows)
+    await driver.copy_to_table(table, columns=list(columns), source=blocks, format="text")
 
 
 def connect_arguments(settings: Settings, *, name: str) -> dict[str, Any]:
@@ -223,17 +250,23 @@ async def _kept_whole(connection: AsyncConnection) -> AsyncIterator[None]:
     """Keep a session out of the pool, and from a rollback, once nobody knows what it holds."""
     try:
         yield
-    except (asyncio.CancelledError, TimeoutError, OSError):
-        # Given up half-way through a protocol exchange.
-        await asyncio.shield(connection.invalidate())
+    except BaseException as error:
+        if _is_spoilt(error):
+            await asyncio.shield(connection.invalidate())
         raise
-    except (sa_exc.DBAPIError, asyncpg.PostgresError) as error:
+
+
+def _is_spoilt(error: BaseException) -> bool:
+    """Say whether nobody knows any more what the session holds, or it is no longer of use."""
+    if isinstance(error, sa_exc.DBAPIError | asyncpg.PostgresError):
+        # The server of this session may be no longer the one to write to; the next may be.
         code = sqlstate(error) or ""
-        lost = isinstance(error, asyncpg.PostgresError) and code.startswith(_LOST_CLASS)
-        if lost or code == _READ_ONLY:
-            # The server of this session is no longer the one to write to; the next may be.
-            await connection.invalidate()
-        raise
+        return code == _READ_ONLY or code.startswith(_LOST_CLASS)
+    # Given up half-way through a protocol exchange, or at odds with the server about it.
+    return isinstance(
+        error,
+        asyncio.CancelledError | TimeoutError | OSError | asyncpg.InternalClientError,
+    )
 
 
 @asynccontextmanager

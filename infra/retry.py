@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 import asyncio
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import asyncpg
 import structlog
 from tenacity import (
     AsyncRetrying,
     RetryCallState,
-    retry_if_exception,
     retry_if_exception_type,
-    stop_after_attempt,
     wait_random_exponential,
 )
 
@@ -23,7 +21,10 @@ if TYPE_CHECKING:
 
 log: structlog.stdlib.BoundLogger = structlog.get_logger(__name__)
 
+Result = TypeVar("Result")
+
 _SERIALIZATION_FAILURES = frozenset({"40001", "40P01"})
+_RUNS = 8
 
 
 def sqlstate(error: BaseException) -> str | None:
@@ -42,17 +43,19 @@ def deserves_another_run(error: BaseException) -> bool:
     )
 
 
-def lost_race() -> AsyncRetrying:
+async def through_races(act: Callable[[], Awaitable[Result]]) -> Result:
     """Rerun a transaction that deadlocked, failed to serialise or met a stale prepared statement.
 
     The driver forgets every prepared statement when it reports a stale one.
     """
-    return AsyncRetrying(
-        retry=retry_if_exception(deserves_another_run),
-        wait=wait_random_exponential(multiplier=0.01, max=0.5),
-        stop=stop_after_attempt(8),
-        reraise=True,
-    )
+    for run in range(1, _RUNS):
+        try:
+            return await act()
+        except Exception as error:
+            if not deserves_another_run(error):
+                raise
+        await asyncio.sleep(jittered(run, base_seconds=0.01, cap_seconds=0.5))
+    return await act()
 
 
 async def wait_until_available(

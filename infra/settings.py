@@ -65,6 +65,8 @@ class Settings(BaseModel):
     api_port: int = Field(default=8080, ge=0, le=65_535)
     max_body_bytes: int = Field(default=64 * 1024 * 1024, ge=1024)
     max_inputs: int = Field(default=100_000, ge=1, le=10_000_000)
+    max_stream_bytes: int = Field(default=1024**3, ge=1024)
+    max_stream_inputs: int = Field(default=1_000_000, ge=1, le=10_000_000)
     max_input_bytes: int = Field(default=16 * 1024, ge=16)
     data_content_limit: int = Field(default=1_000, ge=0, le=100_000)
     data_content_bytes: int = Field(default=1024 * 1024, ge=0)

@@ -10,17 +10,17 @@ import asyncio
 from typing import TYPE_CHECKING, Any
 
 import asyncpg
+import sqlalchemy as sa
 import structlog
 
 from infra.database_url import asyncpg_arguments, merged
 from infra.retry import jittered
 from schema.errors import Unavailable
+from schema.statements.bound import Bound
 
 if TYPE_CHECKING:
     from infra.database import Database
     from infra.settings import Settings
-
-import sqlalchemy as sa
 
 log: structlog.stdlib.BoundLogger = structlog.get_logger(__name__)
 
@@ -156,7 +156,8 @@ class Notifier:
             self._wanted.clear()
             channels, self._channels = sorted(self._channels), set()
             try:
-                await self._database.fetch(_NOTIFY.bindparams(channels=channels))
+                statement = Bound(_NOTIFY, {"channels": channels}, is_planned_once=True)
+                await self._database.fetch(statement)
             except Unavailable as error:
                 log.debug("notify.failed", error=str(error))
             except Exception as error:  # a courtesy never ends the process

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import datetime as dt
+from functools import lru_cache
 from typing import Annotated
 
-from pydantic import BaseModel, Field, field_validator
+from pydantic import AfterValidator, BaseModel, Field
 from pydantic_core import PydanticCustomError
 
 from schema.chunking import ChunkBounds
@@ -17,25 +18,29 @@ IndexKey = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,63}$")]
 AsOfIndicator = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9.-]{0,31}$")]
 
 
+@lru_cache(maxsize=1_024)
+def _calendar_date(value: int) -> int:
+    # Many inputs share few dates, and this is the one check of an input that is not compiled.
+    try:
+        dt.date(value // 10_000, value // 100 % 100, value % 100)
+    except ValueError as error:
+        raise PydanticCustomError(
+            "calendar_date", "{value} is not a calendar date as YYYYMMDD", {"value": value}
+        ) from error
+    return value
+
+
+CalendarDate = Annotated[int, Field(ge=1_000_101, le=99_991_231), AfterValidator(_calendar_date)]
+
+
 class ExportInput(JobInput):
     """One file to make: index key, effective date as YYYYMMDD, and as-of indicator."""
 
     indexKey: IndexKey = Field(examples=["MSFT"])  # noqa: N815 - the contract's spelling
-    effectiveDate: int = Field(  # noqa: N815 - the contract's spelling
-        ge=1_000_101, le=99_991_231, description="A calendar date as YYYYMMDD", examples=[20240202]
+    effectiveDate: CalendarDate = Field(  # noqa: N815 - the contract's spelling
+        description="A calendar date as YYYYMMDD", examples=[20240202]
     )
     asofindicator: AsOfIndicator = Field(examples=["CLS"])
-
-    @field_validator("effectiveDate")
-    @classmethod
-    def _is_a_calendar_date(cls, value: int) -> int:
-        try:
-            dt.date(value // 10_000, value // 100 % 100, value % 100)
-        except ValueError as error:
-            raise PydanticCustomError(
-                "calendar_date", "{value} is not a calendar date as YYYYMMDD", {"value": value}
-            ) from error
-        return value
 
     def date(self) -> dt.date:
         """Give the effective date as a date."""

@@ -41,11 +41,11 @@ async def connect(url: str) -> HttpConnection:
     return HttpConnection(*await asyncio.open_connection(parts.hostname, parts.port))
 
 
-def post(path: str, key: str, body: bytes) -> bytes:
+def post(path: str, key: str, body: bytes, media_type: str = "application/json") -> bytes:
     """Make the bytes of a POST."""
     head = (
         f"POST {path} HTTP/1.1\r\nHost: 127.0.0.1\r\nAuthorization: Bearer {key}\r\n"
-        f"Content-Type: application/json\r\nContent-Length: {len(body)}\r\n\r\n"
+        f"Content-Type: {media_type}\r\nContent-Length: {len(body)}\r\n\r\n"
     )
     return head.encode("latin-1") + body
 

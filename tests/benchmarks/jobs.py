@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from sqlalchemy import text
 
+from infra.database import rows_of
 from infra.wakeup import CHANNEL
 from schema.ids import uuid7
 from schema.statements.submit import insert_job
@@ -103,9 +104,8 @@ async def load(place: Place, jobs: Sequence[Job]) -> tuple[Reading, float]:
 
     async def unit(connection: AsyncConnection) -> tuple[Reading, float]:
         for given in jobs:
-            await connection.execute(
-                insert_job(given.head, chunk_size=given.chunk_size, bodies=given.bodies)
-            )
+            statement = insert_job(given.head, chunk_size=given.chunk_size, bodies=given.bodies)
+            await rows_of(connection, statement)
         await connection.execute(text("ANALYZE input, outbox, job"))
         return await place.meter.read(place.pids), time.perf_counter()
 

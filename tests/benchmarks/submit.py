@@ -42,13 +42,23 @@ class Load:
     inputs: int
     jobs: int
     clients: int
+    as_lines: bool = False
+
+    def request(self, key: str, inputs: list[dict[str, Any]]) -> bytes:
+        """Make the bytes of the request."""
+        if not self.as_lines:
+            return post("/jobs", key, json.dumps({"inputs": inputs}).encode())
+        lines = "\n".join(map(json.dumps, [{}, *inputs])).encode()
+        return post("/jobs", key, lines, "application/x-ndjson")
 
 
 def loads(*, quick: bool) -> list[Load]:
     """Give what is submitted, the largest last: peaks of memory only grow."""
     if quick:
-        return [Load(1, 80, 8), Load(100, 40, 8), Load(10_000, 4, 2), Load(100_000, 1, 1)]
-    return [Load(1, 800, 8), Load(100, 400, 8), Load(10_000, 12, 2), Load(100_000, 2, 1)]
+        few = [Load(1, 80, 8), Load(100, 40, 8), Load(10_000, 4, 2), Load(100_000, 1, 1)]
+        return [*few, Load(200_000, 1, 1, as_lines=True)]
+    many = [Load(1, 800, 8), Load(100, 400, 8), Load(10_000, 12, 2), Load(100_000, 2, 1)]
+    return [*many, Load(1_000_000, 1, 1, as_lines=True)]
 
 
 def export_inputs(number: int) -> list[dict[str, Any]]:
@@ -77,7 +87,7 @@ async def _contest(
     stage: Stage, load: Load, rounds: int, place: Place, api: int, key: str, rival_place: Place
 ) -> Table:
     inputs = export_inputs(load.inputs)
-    request = post("/jobs", key, json.dumps({"inputs": inputs}).encode())
+    request = load.request(key, inputs)
     total = load.inputs * load.jobs
 
     async def over_http() -> Sample:
@@ -122,7 +132,7 @@ async def _contest(
         rivals.append(Rival(name, by_pgbench))
     plural = "inputs" if load.inputs > 1 else "input"
     return await compete(
-        f"Submit, {load.inputs:,} {plural} a job",
+        f"Submit, {load.inputs:,} {plural} a job{', as lines' if load.as_lines else ''}",
         "inputs/s",
         rivals,
         rounds=rounds,

@@ -7,10 +7,11 @@ import sys
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Any, TypeVar
 
-from sqlalchemy import Executable, Row, TextClause
+from sqlalchemy import Row, TextClause
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from infra.database import Database
+from schema.statements.bound import Bound
 from schema.statements.claim import claim_by_id, claim_ready, take_over_lapsed
 from schema.statements.relay import lock_ready, mark_sent
 from schema.statements.settle import settle_inputs
@@ -45,8 +46,8 @@ class CrashingDatabase(Database):
 
     probe: Probe
 
-    async def fetch(self, statement: Executable) -> Sequence[Row[Any]]:
-        step = _STEPS.get(statement.text) if isinstance(statement, TextClause) else None
+    async def fetch(self, statement: TextClause | Bound) -> Sequence[Row[Any]]:
+        step = _STEPS.get(statement.text)
         if step is None:
             return await super().fetch(statement)
         self.probe.reach(f"{step}:before")

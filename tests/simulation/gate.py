@@ -8,12 +8,13 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any, TypeVar
 
-from sqlalchemy import Executable, Row, TextClause
+from sqlalchemy import Row, TextClause
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 import schema.statements
 from infra.database import Database
 from schema.errors import Unavailable
+from schema.statements.bound import Bound
 from schema.statements.keys import find_key
 from schema.statements.paces import list_paces
 
@@ -111,7 +112,7 @@ class GatedDatabase(Database):
         gated.gate = gate
         return gated
 
-    async def fetch(self, statement: Executable) -> Sequence[Row[Any]]:
+    async def fetch(self, statement: TextClause | Bound) -> Sequence[Row[Any]]:
         name = name_of(statement)
         if name in _CACHED:
             return await self.gate.let_pass(super().fetch(statement))
@@ -144,10 +145,9 @@ def _database_away() -> Exception:
     return Unavailable("database is away: simulated")
 
 
-def name_of(statement: Executable) -> str:
+def name_of(statement: TextClause | Bound) -> str:
     """Name a statement as the module that holds it does."""
-    text = statement.text if isinstance(statement, TextClause) else str(statement)
-    return _NAMES.get(text, text.split(maxsplit=1)[0])
+    return _NAMES.get(statement.text, statement.text.split(maxsplit=1)[0])
 
 
 def _statements() -> dict[str, str]:

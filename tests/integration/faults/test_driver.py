@@ -5,10 +5,13 @@ from typing import Any
 
 import pytest
 from sqlalchemy import make_url, text
+from sqlalchemy.exc import DBAPIError
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from infra.database import Database
+from infra.retry import sqlstate
 from schema.errors import Unavailable
+from schema.statements.bound import Bound
 from tests.platform import Platform, eventually, settings_for
 from tests.stubs.postgres_wire import is_commit, is_sync_after_execute
 from tests.stubs.tcp_proxy import Cut, TcpProxy
@@ -211,3 +214,45 @@ async def test_a_role_that_may_not_log_in_is_a_database_that_is_away(
             await database.ping()
     finally:
         await platform.rows(f"DROP ROLE {role}")
+
+
+async def test_a_session_that_ended_while_nobody_used_it_fails_nobody(
+    database_url: str, platform: Platform
+) -> None:
+    async with Database.from_settings(settings_for(database_url), name="idle") as database:
+        (own,) = await database.fetch(text("SELECT pg_backend_pid() AS pid"))
+        await platform.rows(f"SELECT pg_terminate_backend({own.pid})")
+        await eventually(lambda: _is_gone(platform, own.pid))
+        assert [tuple(row) for row in await database.fetch(text("SELECT 1"))] == [(1,)]
+
+
+async def _is_gone(platform: Platform, pid: int) -> bool:
+    return not await platform.rows(f"SELECT 1 FROM pg_stat_activity WHERE pid = {pid}")
+
+
+async def test_only_statements_that_promise_it_keep_their_plan(database: Database) -> None:
+    asked = text("SELECT current_setting('plan_cache_mode') AS mode, CAST(:n AS int) AS n")
+
+    async def unit(connection: AsyncConnection) -> str:
+        return str((await connection.execute(asked, {"n": 1})).one().mode)
+
+    for _ in range(2):
+        (kept,) = await database.fetch(Bound(asked, {"n": 1}, is_planned_once=True))
+        (anew,) = await database.fetch(asked.bindparams(n=1))
+        await database.fetch(Bound(asked, {"n": 1}, is_planned_once=True))
+        assert (kept.mode, anew.mode) == ("force_generic_plan", "force_custom_plan")
+        assert await database.run(unit) == "force_custom_plan"
+
+
+async def test_what_is_refused_is_the_same_error_from_a_fetch_and_from_a_unit(
+    database: Database,
+) -> None:
+    wrong = text("SELECT 1 / CAST(:n AS int)").bindparams(n=0)
+
+    async def unit(connection: AsyncConnection) -> None:
+        await connection.execute(wrong)
+
+    for attempt in (database.fetch(wrong), database.run(unit)):
+        with pytest.raises(DBAPIError, match="division by zero") as caught:
+            await attempt
+        assert sqlstate(caught.value) == "22012"

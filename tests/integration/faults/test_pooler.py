@@ -8,7 +8,7 @@ import pytest
 from sqlalchemy import make_url, text
 from sqlalchemy.ext.asyncio import AsyncConnection
 
-from infra.database import Database, copy_rows
+from infra.database import Database, copy_text
 from infra.wakeup import Listener
 from localstack.postgres import Cluster
 from schema.errors import Unavailable
@@ -66,13 +66,17 @@ async def test_a_job_runs_through_a_transaction_pooler(
     assert pooler.transactions > 40
 
 
+async def numbers() -> AsyncIterator[bytes]:
+    for begin in range(0, 2_500, 500):
+        yield "".join(f"{n}\n" for n in range(begin, begin + 500)).encode()
+
+
 async def test_every_way_of_using_the_database_works_through_a_pooler(pooled: Database) -> None:
     await pooled.fetch(text("CREATE TABLE mark (n int)"))
 
     async def unit(connection: AsyncConnection) -> int:
         await connection.execute(text("INSERT INTO mark VALUES (-1)"))
-        rows = [(n,) for n in range(2_500)]
-        await copy_rows(connection, "mark", columns=["n"], rows=rows)
+        await copy_text(connection, "mark", columns=["n"], blocks=numbers())
         return int((await connection.execute(text("SELECT count(*) FROM mark"))).scalar_one())
 
     assert await pooled.run(unit) == 2_501

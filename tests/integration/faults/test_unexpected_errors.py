@@ -3,6 +3,7 @@
 import asyncio
 import datetime as dt
 from collections import Counter
+from collections.abc import AsyncIterator
 
 import pytest
 from sqlalchemy import make_url, text
@@ -13,7 +14,7 @@ from dispatcher.finalizer import Finalizer
 from dispatcher.maintenance import run_services
 from dispatcher.reaper import Reaper
 from dispatcher.resender import Resender
-from infra.database import Database, copy_rows
+from infra.database import Database, copy_text
 from infra.wakeup import Notifier
 from schema.errors import Unavailable
 from schema.statements.claim import claim_ready
@@ -32,16 +33,19 @@ async def test_a_copy_that_takes_too_long_is_a_database_that_is_away(
         "CREATE TRIGGER slow BEFORE INSERT ON copied FOR EACH ROW EXECUTE FUNCTION slow()"
     )
 
-    async def unit(connection: AsyncConnection, value: object = 1) -> None:
+    async def one(row: bytes) -> AsyncIterator[bytes]:
+        yield row
+
+    async def unit(connection: AsyncConnection, row: bytes = b"1\n") -> None:
         await connection.execute(text("SELECT 1"))
-        await copy_rows(connection, "copied", columns=["n"], rows=[(value,)])
+        await copy_text(connection, "copied", columns=["n"], blocks=one(row))
 
     settings = settings_for(database_url, statement_timeout_seconds=0.2)
     async with Database.from_settings(settings, name="copy") as database:
         with pytest.raises(Unavailable, match="timeout"):
             await database.run(unit)
         with pytest.raises(Exception, match="int") as raised:
-            await database.run(lambda connection: unit(connection, "no number"))
+            await database.run(lambda connection: unit(connection, b"no number\n"))
         assert not isinstance(raised.value, Unavailable)
         await database.ping()
 

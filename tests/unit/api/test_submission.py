@@ -1,13 +1,16 @@
 import datetime as dt
 import json
+from io import BytesIO
 from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from api.inputs import Limits
 from api.problems import MOST_LISTED, Problem
-from api.submission import BadSubmission, Limits, Submission, read_submission
+from api.spool import Spool
+from api.submission import BadSubmission, Submission, read_submission
 from schema.export import EXPORT
 from schema.kinds import JobInput, Kind
 
@@ -17,13 +20,13 @@ class Note(JobInput):
 
 
 KINDS = {"export": EXPORT, "note": Kind("note", Note, "unused:unused")}
-LIMITS = Limits(inputs=1_000, input_bytes=1_024)
+LIMITS = Limits(inputs=1_000, input_bytes=1_024, stream_inputs=2_000)
 ABC = {"indexKey": "ABC", "effectiveDate": 20240202, "asofindicator": "CLS"}
 
 
 def read(document: Any, limits: Limits = LIMITS) -> Submission:
     text = document if isinstance(document, str) else json.dumps(document)
-    return read_submission(text.encode(), KINDS, limits)
+    return read_submission(BytesIO(text.encode()), KINDS, limits, Spool(), by_lines=False)
 
 
 def refused(document: Any, limits: Limits = LIMITS) -> dict[str, str]:
@@ -36,7 +39,7 @@ def refused(document: Any, limits: Limits = LIMITS) -> dict[str, str]:
 def test_the_contracts_request_is_read() -> None:
     submission = read({"inputs": [ABC]})
     assert submission.kind is EXPORT
-    assert [json.loads(body) for body in submission.bodies] == [ABC]
+    assert [json.loads(body) for body in submission.inputs.texts()] == [ABC]
     assert submission.fields.priority == 5
 
 
@@ -46,7 +49,7 @@ def test_the_kind_may_stand_before_or_behind_the_inputs(first: bool) -> None:
     text = "{" + ",".join(parts if first else reversed(parts)) + "}"
     submission = read(text)
     assert submission.kind.name == "note"
-    assert submission.bodies == ['{"text":"a"}', '{"text":"b"}']
+    assert submission.inputs.texts() == ['{"text":"a"}', '{"text":"b"}']
 
 
 def test_all_bad_fields_are_named_at_once() -> None:
@@ -225,7 +228,9 @@ def test_names_given_twice_are_refused_at_the_top_too() -> None:
 
 def test_too_many_inputs_are_refused() -> None:
     inputs = [{**ABC, "indexKey": f"K{number}"} for number in range(6)]
-    assert "/inputs" in refused({"inputs": inputs}, Limits(inputs=5, input_bytes=1_024))
+    assert "/inputs" in refused(
+        {"inputs": inputs}, Limits(inputs=5, input_bytes=1_024, stream_inputs=5)
+    )
 
 
 @pytest.mark.parametrize("text", ['{"inputs":[', '{"inputs":[]}x', "{,}", '{"a" 1}', "{1:2}"])
@@ -260,4 +265,4 @@ def test_any_document_is_read_or_refused(document: Any) -> None:
             assert problem.status in {400, 422}
             assert problem.response("c").body
         else:
-            assert submission.bodies
+            assert submission.inputs.texts()

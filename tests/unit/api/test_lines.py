@@ -1,0 +1,193 @@
+"""Jobs that come as lines: the first is the job, each other one an input."""
+
+import json
+from io import BytesIO
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from pydantic import BaseModel, JsonValue
+
+from api.inputs import Limits
+from api.problems import Problem
+from api.spool import Spool
+from api.submission import Submission, read_submission
+from schema.export import EXPORT
+from schema.kinds import JobInput, Kind
+
+
+class Note(JobInput):
+    text: JsonValue
+    more: JsonValue = None
+
+
+def one_case(note: BaseModel) -> object:
+    assert isinstance(note, Note)
+    return str(note.text).lower()
+
+
+KINDS = {
+    "export": EXPORT,
+    "note": Kind("note", Note, "unused:unused"),
+    "word": Kind("word", Note, "unused:unused", identity=one_case),
+}
+LIMITS = Limits(inputs=50, input_bytes=1_024, stream_inputs=1_000)
+HEAD = '{"kind":"note"}'
+
+
+def read(text: str | bytes, *, by_lines: bool = True) -> Submission:
+    body = BytesIO(text.encode() if isinstance(text, str) else text)
+    return read_submission(body, KINDS, LIMITS, Spool(), by_lines=by_lines)
+
+
+def refused(text: str, *, by_lines: bool = True) -> tuple[int, dict[str, str]]:
+    with pytest.raises(Problem) as caught:
+        read(text, by_lines=by_lines)
+    return caught.value.status, {bad.name: bad.detail for bad in caught.value.errors}
+
+
+def lines(*inputs: Any, head: str = HEAD) -> str:
+    return "\n".join([head, *(json.dumps({"text": text}) for text in inputs)])
+
+
+@pytest.mark.parametrize("end", ["", "\n", "\r\n", "\n\n \n"])
+def test_lines_are_the_job_that_one_text_would_be(end: str) -> None:
+    job = {"kind": "note", "priority": 7, "metadata": {"a": 1}}
+    inputs = [{"text": f"n {number}: {'x' * (number % 90)}"} for number in range(40)]
+    streamed = read("\n".join(map(json.dumps, [job, *inputs])) + end)
+    whole = read(json.dumps({**job, "inputs": inputs}), by_lines=False)
+    assert streamed.inputs.texts() == whole.inputs.texts()
+    assert streamed.digest() == whole.digest()
+    assert streamed.fields == whole.fields
+
+
+def test_lines_may_end_as_windows_ends_them_and_be_indented() -> None:
+    text = lines(*range(30)).replace("\n", " \r\n\t")
+    assert read(text).inputs.many == 30
+
+
+def test_a_job_of_lines_may_hold_more_inputs_than_one_text() -> None:
+    assert read(lines(*range(1_000))).inputs.many == 1_000
+    status, bad = refused(lines(*range(1_001)))
+    assert (status, bad) == (422, {"/inputs": "holds more than 1000 inputs"})
+
+
+def test_all_that_is_wrong_is_named_by_the_ordinal_of_its_input() -> None:
+    text = lines("a", "b", "a", head='{"kind":"note","priority":10,"x":1}')
+    text += '\n{"text":"c","y":1}\n{"text":"d","text":"e"}\n{"text":"\\u0000"}\n{"text":NaN}\n7'
+    status, bad = refused(text)
+    assert status == 422
+    assert set(bad) == {
+        "/priority", "/x", "/inputs/2", "/inputs/3/y", "/inputs/4/text", "/inputs/5/text",
+        "/inputs/6/text", "/inputs/7",
+    }  # fmt: skip
+    assert bad["/inputs/2"] == "inputs 0 and 2 are the same"
+
+
+@pytest.mark.parametrize("text", ["", "{}", "{}\n", HEAD + "\n\n"])
+def test_a_job_without_inputs_is_refused(text: str) -> None:
+    status, bad = refused(text)
+    assert status == 400 if not text else bad.keys() == {"/inputs"}
+
+
+@pytest.mark.parametrize("inputs", ["[]", '[{"text":1}]', "7"])
+def test_inputs_on_the_first_line_are_refused(inputs: str) -> None:
+    _, bad = refused(f'{{"kind":"note","inputs":{inputs}}}\n{{"text":2}}')
+    assert set(bad) == {"/inputs"}
+
+
+@pytest.mark.parametrize(
+    ("text", "status"),
+    [
+        ('{"text":1},{"text":2}', 400),
+        ('{"text":1} {"text":2}', 400),
+        ('{"text":1},', 400),
+        (',{"text":1}', 400),
+        ('{"text":[1\n2]}\n{"text":1},{"text":2}', 400),
+        ('{"text":"a\nb"}', 400),
+        ('{"text":1\n"more":2}', 400),
+        ('{"text":1,\n"more":2}', 422),
+        ('{"text":[1,\n2]}', 422),
+        ('{"text":1', 400),
+        ("hello", 400),
+        ('[{"text":1}]', 422),
+    ],
+)
+@pytest.mark.parametrize("around", [0, 20])
+def test_each_line_is_one_object(text: str, status: int, around: int) -> None:
+    before, after = lines(*range(around)), lines(*range(50, 50 + around), head="")
+    assert refused(f"{before}\n{text}{after}")[0] == status
+
+
+def test_where_lines_stop_being_json_is_said_by_the_character() -> None:
+    text = lines(*range(30), head='{"kind":"note","metadata":{"ä":1}}') + "\nhello"
+    with pytest.raises(Problem, match=f"at character {text.index('hello')} of the body"):
+        read(text)
+
+
+def test_a_kind_says_itself_what_is_the_same() -> None:
+    head = '{"kind":"word"}'
+    assert read(lines(*"abcdefgh", head=head)).inputs.many == 8
+    _, bad = refused(lines(*"abcdefgh", "B", *"ijk", "D", head=head))
+    assert bad == {
+        "/inputs/8": "inputs 1 and 8 are the same",
+        "/inputs/12": "inputs 3 and 12 are the same",
+    }
+
+
+values = st.recursive(
+    st.none() | st.integers() | st.floats() | st.text() | st.sampled_from(["},{", "}\n", ":", "["]),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(), inner, max_size=3),
+    max_leaves=6,
+)
+inputs = st.lists(
+    st.dictionaries(st.sampled_from(["text", "more", "odd"]), values) | values, min_size=1
+)
+
+
+@given(inputs, st.booleans(), st.booleans())
+def test_inputs_are_read_together_as_each_is_alone(
+    inputs: list[Any], by_lines: bool, is_ascii: bool
+) -> None:
+    """What is read in runs is what is read one by one, and so is what is wrong with it."""
+    texts = [json.dumps(value, ensure_ascii=is_ascii) for value in inputs]
+    try:
+        for text in texts:
+            text.encode()
+    except UnicodeEncodeError:
+        return
+    alone: list[str] = []
+    wrong: set[str] = set()
+    for ordinal, text in enumerate(texts):
+        try:
+            (body,) = read(f"{HEAD}\n{text}").inputs.texts()
+        except Problem as problem:
+            wrong |= {bad.name.replace("/inputs/0", f"/inputs/{ordinal}") for bad in problem.errors}
+        else:
+            if body in alone:
+                wrong.add(f"/inputs/{ordinal}")
+            alone.append(body)
+    if by_lines:
+        together = "\n".join([HEAD, *texts])
+    else:
+        together = f'{{"kind":"note","inputs":[{",".join(texts)}]}}'
+    try:
+        read_together = read(together, by_lines=by_lines).inputs.texts()
+    except Problem as problem:
+        assert {bad.name for bad in problem.errors} == wrong
+    else:
+        assert not wrong
+        assert read_together == alone
+
+
+def test_inputs_that_do_not_fit_into_memory_wait_in_a_file() -> None:
+    with Spool() as spool:
+        texts = [f'"{number}{"x" * 1_000}\\u2028 \u2028"' for number in range(1_000)]
+        for begin in range(0, 1_000, 100):
+            spool.add(texts[begin : begin + 100])
+        assert spool.many == 1_000
+        assert spool.texts() == texts
+        assert b"".join(spool.blocks()).decode() == "".join(f"{text}\n" for text in texts)
+        spool.clear()
+        assert (spool.many, list(spool.blocks())) == (0, [])
