@@ -19,6 +19,9 @@ if TYPE_CHECKING:
     from infra.telemetry.instruments import Instruments
     from infra.wakeup import Listener
 
+_SPIN_FLOOR_SECONDS = 0.01
+_MOST_DOUBLINGS = 10
+
 
 class OutboxQueue:
     """Claims ready entries, owners in turn; sleeps until one is due or a wake-up comes."""
@@ -42,6 +45,7 @@ class OutboxQueue:
         self._lease_seconds = lease_seconds
         self._poll_floor_seconds = poll_floor_seconds
         self._turn = FIRST_TURN
+        self._in_vain = 0
         self._claiming = asyncio.Lock()
 
     async def claim(self, most: int, stop: asyncio.Event) -> Sequence[Claim]:
@@ -51,8 +55,13 @@ class OutboxQueue:
             return claims
         rows = await self._database.fetch(next_ready(kinds=self._kinds))
         due_seconds = float(rows[0].seconds) if rows else self._poll_floor_seconds
-        # One that is ready but was not claimed became due, or is in other hands, this very moment.
-        await self._listener.wait(min(max(due_seconds, 0.01), self._poll_floor_seconds), stop)
+        if due_seconds <= 0:
+            # One that is ready but was not claimed became due this very moment, or it is in other
+            # hands, for as long as they like.
+            due_seconds = _SPIN_FLOOR_SECONDS * 2**self._in_vain
+            self._in_vain = min(self._in_vain + 1, _MOST_DOUBLINGS)
+        pause_seconds = min(max(due_seconds, _SPIN_FLOOR_SECONDS), self._poll_floor_seconds)
+        await self._listener.wait(pause_seconds, stop)
         return () if stop.is_set() else await self._claim_now(most)
 
     async def _claim_now(self, most: int) -> Sequence[Claim]:
@@ -66,6 +75,7 @@ class OutboxQueue:
             self._turn = self._turn.after(rows)
         claims = [Claim.from_row(row) for row in rows]
         if claims:
+            self._in_vain = 0
             # A poll that brings nothing is no event.
             with self._tracing.together(
                 names.RECEIVE,
