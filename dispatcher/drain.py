@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import structlog
 
+from dispatcher.bulkhead import Bulkhead
 from schema.statements.parked import reconcile_messages, store_dead_messages
 
 if TYPE_CHECKING:
@@ -29,45 +30,56 @@ class Drain:
     def __init__(
         self, database: Database, queue: DeadLetterQueue, *, wake: Callable[[], None]
     ) -> None:
-        self._database = database
+        self._bulkhead = Bulkhead(database)
         self._queue = queue
         self._wake = wake
 
     async def once(self) -> int:
-        """Receive, store and reconcile, commit, and only then delete up to ten messages."""
-        by_id = {message.message_id: message for message in await self._queue.receive()}
-        if not by_id:
-            return 0
-        messages = list(by_id.values())
+        """Receive up to ten messages; store, reconcile and commit each, and only then delete it."""
+        messages = {message.message_id: message for message in await self._queue.receive()}
+        self._bulkhead.begin()
+        kept = [message for message in messages.values() if await self._keep(message)]
+        if kept:
+            await self._queue.delete(kept)
+        return len(kept)
 
-        async def unit(connection: AsyncConnection) -> Sequence[Row[Any]]:
-            await connection.execute(store_dead_messages(self._queue.url, _columns(messages)))
-            return (await connection.execute(reconcile_messages(list(by_id)))).all()
+    async def _keep(self, message: DeadMessage) -> bool:
+        """Store a message and say what it means; say whether that could be done."""
 
-        resolved = {row.message_id: row for row in await self._database.run(unit)}
-        await self._queue.delete(messages)
-        for message in messages:
-            row = resolved.get(message.message_id)
-            if row is not None and row.resolution is not None:
-                log.warning(
-                    "drain.resolved",
-                    message_id=message.message_id,
-                    entry=row.entry_id,
-                    job=row.job_key,
-                    correlation_id=message.message and message.message.trace.correlation_id,
-                    resolution=row.resolution,
-                    receive_count=message.receive_count,
-                )
-            else:
-                log.error(
-                    "drain.parked",
-                    message_id=message.message_id,
-                    reason=message.reason,
-                    remedy="read table parked_message; reprocess or dismiss it",
-                )
-        if any(row.resolution == "requeued" for row in resolved.values()):
-            self._wake()
-        return len(messages)
+        async def unit(connection: AsyncConnection) -> Row[Any] | None:
+            await connection.execute(store_dead_messages(self._queue.url, _columns([message])))
+            judged = await connection.execute(reconcile_messages([message.message_id]))
+            return judged.one_or_none()
+
+        try:
+            row = await self._bulkhead.run(unit)
+        except Exception as error:  # one that cannot be stored must not hold up others
+            if self._bulkhead.lets_through(error):
+                raise
+            if self._bulkhead.is_news(message.message_id, error):
+                log.exception("drain.failed", message_id=message.message_id)
+            return False
+        self._bulkhead.is_well(message.message_id)
+        if row is not None and row.resolution is not None:
+            log.warning(
+                "drain.resolved",
+                message_id=message.message_id,
+                entry=row.entry_id,
+                job=row.job_key,
+                correlation_id=message.message and message.message.trace.correlation_id,
+                resolution=row.resolution,
+                receive_count=message.receive_count,
+            )
+            if row.resolution == "requeued":
+                self._wake()
+        else:
+            log.error(
+                "drain.parked",
+                message_id=message.message_id,
+                reason=message.reason,
+                remedy="read table parked_message; reprocess or dismiss it",
+            )
+        return True
 
 
 def _columns(messages: Sequence[DeadMessage]) -> dict[str, list[Any]]:

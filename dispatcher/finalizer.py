@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import structlog
 
+from dispatcher.bulkhead import Bulkhead
 from schema.statements.repair import find_idle_jobs, recount_and_finish
 
 if TYPE_CHECKING:
@@ -29,6 +30,7 @@ class Finalizer:
 
     def __init__(self, database: Database, *, most: int) -> None:
         self._database = database
+        self._bulkhead = Bulkhead(database)
         self._most = most
         self._after: tuple[dt.datetime, UUID] | None = None
         self._told: dict[UUID, None] = {}
@@ -41,22 +43,38 @@ class Finalizer:
         idle_jobs = await self._database.fetch(
             find_idle_jobs(quiet_seconds=_QUIET_SECONDS, most=self._most, after=self._after)
         )
+        self._bulkhead.begin()
         for idle in idle_jobs:
-            rows = await self._database.fetch(recount_and_finish(idle.id))
-            if rows:
-                ended += 1
-                log.error(
-                    "finalizer.repaired",
-                    job=rows[0].key,
-                    status=rows[0].status,
-                    correlation_id=rows[0].correlation_id,
-                    remedy="counters were off; keep the logs of this job for the developers",
-                )
+            self._after = (idle.requested_at, idle.id)
+            try:
+                ended += await self._end(idle)
+            except Exception as error:  # one that cannot be counted must not hold up others
+                if self._bulkhead.lets_through(error):
+                    raise
+                if self._bulkhead.is_news(idle.id, error):
+                    log.exception(
+                        "finalizer.failed", job=idle.key, correlation_id=idle.correlation_id
+                    )
             else:
-                self._tell_stranded(idle)
-        full = len(idle_jobs) == self._most
-        self._after = (idle_jobs[-1].requested_at, idle_jobs[-1].id) if full else None
+                self._bulkhead.is_well(idle.id)
+        if len(idle_jobs) < self._most:
+            self._after = None
         return ended
+
+    async def _end(self, idle: Row[Any]) -> bool:
+        """Recount one job, and say whether that ended it."""
+        rows = await self._bulkhead.fetch(recount_and_finish(idle.id))
+        for row in rows:
+            log.error(
+                "finalizer.repaired",
+                job=row.key,
+                status=row.status,
+                correlation_id=row.correlation_id,
+                remedy="counters were off; keep the logs of this job for the developers",
+            )
+        if not rows:
+            self._tell_stranded(idle)
+        return bool(rows)
 
     def _tell_stranded(self, job: Row[Any]) -> None:
         """Log a job that has no way on: once, although every pass finds it."""

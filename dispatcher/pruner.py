@@ -3,13 +3,19 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import structlog
 
+from dispatcher.bulkhead import Bulkhead
 from schema.statements import retention
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from sqlalchemy import Row
+    from sqlalchemy.sql.elements import TextClause
+
     from infra.database import Database
     from infra.settings import Settings
 
@@ -44,32 +50,44 @@ class Pruner:
     def __init__(
         self, database: Database, *, keep: Retention, most: int, most_inputs: int = 5_000
     ) -> None:
-        self._database = database
+        self._bulkhead = Bulkhead(database)
         self._keep = keep
         self._most = most
         self._most_inputs = most_inputs
 
     async def once(self) -> int:
         """Remove a batch of each sort; return how many rows were marked or removed."""
-        keep, most, many = self._keep, self._most, self._most_inputs
-        found: int = 0
+        keep, many = self._keep, self._most_inputs
+        self._bulkhead.begin()
+        found = 0
         if keep.jobs_days:
-            marked = await self._database.fetch(
-                retention.mark_prunable_jobs(keep.jobs_days, most=most)
-            )
-            found += len(marked)
+            marking = retention.mark_prunable_jobs(keep.jobs_days, most=self._most)
+            found += len(await self._each("jobs to mark", marking))
         # What was once marked has begun to go, whatever the setting says now.
-        (pruned,) = await self._database.fetch(
-            retention.prune_marked_jobs(most_jobs=most, most_inputs=many)
-        )
-        found += int(pruned.inputs + pruned.jobs)
-        for days, statement in (
-            (keep.attempts_days, retention.prune_attempts),
-            (keep.parked_messages_days, retention.prune_messages),
-            (keep.redrives_days, retention.prune_redrives),
+        jobs = inputs = 0
+        removing = retention.prune_marked_jobs(most_jobs=self._most, most_inputs=many)
+        for pruned in await self._each("jobs", removing):
+            jobs, inputs = pruned.jobs, pruned.inputs
+        found += jobs + inputs
+        for records, days, statement in (
+            ("attempts", keep.attempts_days, retention.prune_attempts),
+            ("parked messages", keep.parked_messages_days, retention.prune_messages),
+            ("redrives", keep.redrives_days, retention.prune_redrives),
         ):
             if days:
-                found += len(await self._database.fetch(statement(days, most=many)))
+                found += len(await self._each(records, statement(days, most=many)))
         if found:
-            log.info("pruner.pruned", rows=found, jobs=pruned.jobs, inputs=pruned.inputs)
+            log.info("pruner.pruned", rows=found, jobs=jobs, inputs=inputs)
         return found
+
+    async def _each(self, records: str, statement: TextClause) -> Sequence[Row[Any]]:
+        try:
+            rows = await self._bulkhead.fetch(statement)
+        except Exception as error:  # a sort that cannot be pruned must not hold up the others
+            if self._bulkhead.lets_through(error):
+                raise
+            if self._bulkhead.is_news(records, error):
+                log.exception("pruner.failed", records=records)
+            return ()
+        self._bulkhead.is_well(records)
+        return rows

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 import structlog
 
+from dispatcher.bulkhead import Bulkhead
 from infra.queue.protocol import Claim
 from infra.settle import Settlement, settle
 from infra.telemetry import names
@@ -19,6 +20,7 @@ from schema.statements.claim import delete_empty_entry, take_over_lapsed
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
+    from uuid import UUID
 
     from infra.database import Database
     from infra.telemetry.instruments import Instruments
@@ -26,8 +28,6 @@ if TYPE_CHECKING:
     from schema.outcome import Backoff
 
 log: structlog.stdlib.BoundLogger = structlog.get_logger(__name__)
-
-_MOST_TOLD, _TOLD_APART = 10_000, 500
 
 
 class Reaper:
@@ -49,41 +49,38 @@ class Reaper:
     ) -> None:
         self._instruments = instruments
         self._database = database
+        self._bulkhead = Bulkhead(database)
         self._lease_seconds = lease_seconds
         self._backoffs = backoffs
         self._most = most
         self._wake = wake
         self._tell = tell
         self._events = events
-        self._told: dict[int, str] = {}
 
     async def once(self) -> int:
         """Repair up to a batch of lapsed leases."""
         statement = take_over_lapsed(self._lease_seconds, most=self._most)
         claims = [Claim.from_row(row) for row in await self._database.fetch(statement)]
+        self._bulkhead.begin()
+        locked: set[UUID] = set()
         for claim in claims:
+            if claim.job_id in locked:
+                continue  # its other entries would wait as long; they come again
             try:
                 await self._repair(claim)
-            except Unavailable:
-                raise  # for all of them: they come again once these leases have lapsed
             except Exception as error:  # one that cannot be repaired must not hold up others
-                if self._is_new(claim.entry_id, error):
+                if self._bulkhead.lets_through(error):
+                    raise  # for all of them: they come again once these leases have lapsed
+                if isinstance(error, Unavailable):
+                    locked.add(claim.job_id)
+                if self._bulkhead.is_news(claim.entry_id, error):
                     with traced(claim.trace, job=claim.job_key, entry=claim.entry_id):
                         log.exception("reaper.failed")
             else:
-                self._told.pop(claim.entry_id, None)
+                self._bulkhead.is_well(claim.entry_id)
         if claims:
             self._wake()
         return len(claims)
-
-    def _is_new(self, entry_id: int, error: Exception) -> bool:
-        """Say whether this is to be told: once, although it comes again with each lapsed lease."""
-        said = f"{type(error).__name__}: {error}"[:_TOLD_APART]
-        is_new = self._told.pop(entry_id, None) != said
-        self._told[entry_id] = said
-        while len(self._told) > _MOST_TOLD:
-            del self._told[next(iter(self._told))]
-        return is_new
 
     async def _repair(self, claim: Claim) -> None:
         about: Attributes = {
@@ -103,12 +100,12 @@ class Reaper:
 
     async def _settle(self, claim: Claim) -> None:
         if not claim.inputs:
-            await self._database.fetch(delete_empty_entry(claim.entry_id, claim.epoch))
+            await self._bulkhead.fetch(delete_empty_entry(claim.entry_id, claim.epoch))
             log.error("reaper.empty_entry", remedy="run the doctor: counters may be off")
             return
         lapsed = Lapsed(claim.worker)
         settled = await settle(
-            self._database,
+            self._bulkhead,
             lapsed.worker,
             [Settlement(claim, input_, lapsed, None) for input_ in claim.inputs],
             backoffs=self._backoffs,

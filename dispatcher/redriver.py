@@ -7,6 +7,7 @@ from uuid import UUID
 
 import structlog
 
+from dispatcher.bulkhead import Bulkhead
 from infra import redrive
 from schema.statements.redrive import take_redrive
 
@@ -36,36 +37,52 @@ class Redriver:
         wake: Callable[[], None],
         most: int = redrive.BATCH_INPUTS,
     ) -> None:
-        self._database = database
+        self._bulkhead = Bulkhead(database)
         self._chunks = chunks
         self._wake = wake
         self._most = most
         self._after = _FIRST
 
     async def once(self) -> int:
-        """Do one batch of each open redrive; return how many of them came further.
-
-        After one that failed, the next round goes on with those behind it.
-        """
+        """Do one batch of each open redrive; return how many of them came further."""
+        self._bulkhead.begin()
         moved = 0
-        while (progress := await self._database.run(self._next)) is not None:
-            moved += progress.moved
-            if progress.redriven:
-                self._wake()
-            if progress.finished:
-                log.info(
-                    "redriver.finished",
-                    redrive=str(progress.redrive_id),
-                    matched=progress.matched,
-                    redriven=progress.redriven,
-                    stopped_reason=progress.stopped_reason,
-                )
+        while (progress := await self._next()) is not None:
+            moved += progress
         self._after = _FIRST
         return moved
 
-    async def _next(self, connection: AsyncConnection) -> redrive.Progress | None:
-        row = (await connection.execute(take_redrive(after=self._after))).one_or_none()
-        if row is None:
+    async def _next(self) -> int | None:
+        """Do a batch of the next redrive; say whether it came further, None: there is no next."""
+        after = self._after
+
+        async def unit(connection: AsyncConnection) -> redrive.Progress | None:
+            row = (await connection.execute(take_redrive(after=after))).one_or_none()
+            if row is None:
+                return None
+            # However this one ends, the others are behind it.
+            self._after = row.id
+            return await redrive.advance(connection, row, chunks=self._chunks, most=self._most)
+
+        try:
+            progress = await self._bulkhead.run(unit)
+        except Exception as error:  # one that cannot be done must not hold up others
+            if self._after == after or self._bulkhead.lets_through(error):
+                raise
+            if self._bulkhead.is_news(self._after, error):
+                log.exception("redriver.failed", redrive=str(self._after))
+            return 0
+        if progress is None:
             return None
-        self._after = row.id
-        return await redrive.advance(connection, row, chunks=self._chunks, most=self._most)
+        self._bulkhead.is_well(progress.redrive_id)
+        if progress.redriven:
+            self._wake()
+        if progress.finished:
+            log.info(
+                "redriver.finished",
+                redrive=str(progress.redrive_id),
+                matched=progress.matched,
+                redriven=progress.redriven,
+                stopped_reason=progress.stopped_reason,
+            )
+        return int(progress.moved)

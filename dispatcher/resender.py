@@ -18,7 +18,11 @@ log: structlog.stdlib.BoundLogger = structlog.get_logger(__name__)
 
 
 class Resender:
-    """Makes entries due again that were sent long ago and claimed by nobody."""
+    """Makes entries due again that were sent long ago and claimed by nobody.
+
+    Each one after twice as long as the time before, up to a bound: it may not be the message that
+    is missing, but somebody who consumes the kind.
+    """
 
     name = "resender"
 

@@ -7,6 +7,7 @@ from uuid import UUID
 
 import structlog
 
+from dispatcher.bulkhead import Bulkhead
 from schema.lifecycle import TERMINAL_JOB_STATUSES
 from schema.statements.control import (
     clear_sweeping,
@@ -48,6 +49,7 @@ class Sweeper:
         tell: Callable[[], None],
     ) -> None:
         self._database = database
+        self._bulkhead = Bulkhead(database)
         self._most = most
         self._wake = wake
         self._tell = tell
@@ -56,11 +58,22 @@ class Sweeper:
     async def once(self) -> int:
         """Sweep one batch of each of some jobs; return how many entries were moved."""
         jobs = await self._database.fetch(find_sweeping_jobs(after=self._after, most=_JOBS_AT_ONCE))
-        # The rest of the round, if there are more jobs than fit one batch.
-        self._after = jobs[-1].id if len(jobs) == _JOBS_AT_ONCE else _FIRST
+        self._bulkhead.begin()
         moved = 0
         for job in jobs:
-            moved += await self._sweep(job)
+            # However this one ends, the next round goes on behind it.
+            self._after = job.id
+            try:
+                moved += await self._sweep(job)
+            except Exception as error:  # one that cannot be swept must not hold up others
+                if self._bulkhead.lets_through(error):
+                    raise
+                if self._bulkhead.is_news(job.id, error):
+                    log.exception("sweeper.failed", job=job.key, correlation_id=job.correlation_id)
+            else:
+                self._bulkhead.is_well(job.id)
+        if len(jobs) < _JOBS_AT_ONCE:
+            self._after = _FIRST
         return moved + (self._after != _FIRST)
 
     async def _sweep(self, job: Row[Any]) -> int:
@@ -71,7 +84,7 @@ class Sweeper:
                 # Their workers hold nothing any more.
                 self._tell()
         else:
-            moved = len(await self._database.fetch(move_entries(job.id, most=self._most)))
+            moved = len(await self._bulkhead.fetch(move_entries(job.id, most=self._most)))
             is_last = moved < self._most
             if moved:
                 self._wake()
@@ -90,7 +103,7 @@ class Sweeper:
             statement = end_entries(job.id, most=_ENTRIES_TO_END, most_inputs=_INPUTS_TO_END)
             return (await connection.execute(statement)).one()
 
-        return await self._database.run(unit)
+        return await self._bulkhead.run(unit)
 
     async def _clear(self, job: Row[Any]) -> bool:
         """End the sweeping if nothing is out of place.
@@ -107,4 +120,4 @@ class Sweeper:
             cleared = await connection.execute(clear_sweeping(job.id, job.control_version))
             return cleared.one_or_none() is not None
 
-        return await self._database.run(unit)
+        return await self._bulkhead.run(unit)

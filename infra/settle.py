@@ -10,24 +10,38 @@ from __future__ import annotations
 import json
 from collections import defaultdict
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, TypeVar
 
 from schema.lifecycle import UNFINISHED_INPUT_STATUSES, InputStatus
 from schema.outcome import Backoff, Succeeded, Verdict, decide, fingerprint
 from schema.statements import settle as statements
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping, Sequence
+    from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 
+    from sqlalchemy import Row
     from sqlalchemy.ext.asyncio import AsyncConnection
+    from sqlalchemy.sql.elements import TextClause
 
-    from infra.database import Database
     from infra.queue.protocol import Claim, ClaimedInput
     from schema.outcome import Outcome
 
 Key = tuple[int, int]
+Result = TypeVar("Result")
 # A process may settle what it cannot run: a reaper that was deployed before the kind was.
 _OF_AN_UNKNOWN_KIND = Backoff()
+
+
+class Committing(Protocol):
+    """Who commits: the database, or who bounds what is waited for there."""
+
+    async def fetch(self, statement: TextClause) -> Sequence[Row[Any]]:
+        """Run one statement and commit it."""
+        ...
+
+    async def run(self, unit: Callable[[AsyncConnection], Awaitable[Result]]) -> Result:
+        """Run a unit of work in one transaction."""
+        ...
 
 
 # A tuple: it is made for every input, and a frozen dataclass costs several times as much.
@@ -83,7 +97,7 @@ class _Line:
 
 
 async def settle(
-    database: Database,
+    database: Committing,
     worker: str,
     settlements: Sequence[Settlement],
     *,

@@ -169,6 +169,8 @@ outbox = sa.Table(
     sa.Column("deferred", sa.Boolean, nullable=False, server_default=sa.text("false")),
     # The traceparent of the attempt or the repair after which this entry does the work again.
     sa.Column("origin", sa.Text),
+    # How often its message was sent again since anybody claimed it.
+    _count("resends"),
 )
 _partial(
     "outbox_ready",

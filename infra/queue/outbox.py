@@ -19,6 +19,9 @@ if TYPE_CHECKING:
     from infra.telemetry.instruments import Instruments
     from infra.wakeup import Listener
 
+_SPIN_FLOOR_SECONDS = 0.01
+_MOST_DOUBLINGS = 10
+
 
 class OutboxQueue:
     """Claims ready entries, owners in turn; sleeps until one is due or a wake-up comes."""
@@ -44,6 +47,7 @@ class OutboxQueue:
         self._turn = FIRST_TURN
         # False after a claim that brought less than it asked for: look before the next one.
         self._may_be_ready = True
+        self._in_vain = 0
         self._claiming = asyncio.Lock()
 
     async def claim(self, most: int, stop: asyncio.Event) -> Sequence[Claim]:
@@ -60,13 +64,17 @@ class OutboxQueue:
             rows = await self._database.fetch(next_ready(kinds=self._kinds))
             due_seconds = float(rows[0].seconds) if rows else self._poll_floor_seconds
             if self._may_be_ready or due_seconds > 0:
-                # One that is ready but was not claimed became due, or is in other hands, this
-                # very moment.
-                await self._listener.wait(
-                    min(max(due_seconds, 0.01), self._poll_floor_seconds), stop
-                )
+                await self._listener.wait(self._pause_seconds(due_seconds), stop)
             self._may_be_ready = True
             return () if stop.is_set() else await self._claim_now(most)
+
+    def _pause_seconds(self, due_seconds: float) -> float:
+        if due_seconds <= 0:
+            # One that is ready but was not claimed became due this very moment, or it is in other
+            # hands, for as long as they like.
+            due_seconds = _SPIN_FLOOR_SECONDS * 2**self._in_vain
+            self._in_vain = min(self._in_vain + 1, _MOST_DOUBLINGS)
+        return min(max(due_seconds, _SPIN_FLOOR_SECONDS), self._poll_floor_seconds)
 
     async def _claim_now(self, most: int) -> Sequence[Claim]:
         statement = claim_ready(
@@ -79,6 +87,7 @@ class OutboxQueue:
         if claims:
             # Fewer than asked for: the rest is in other hands, or there is none.
             self._may_be_ready = len(claims) >= most
+            self._in_vain = 0
             # A poll that brings nothing is no event.
             with self._tracing.together(
                 names.RECEIVE,

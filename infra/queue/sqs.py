@@ -111,9 +111,12 @@ class SqsQueue:
             (delivery.message.trace for delivery in deliveries.values()),
             attributes={names.MESSAGING_BATCH_COUNT: len(deliveries)},
         ) as span:
-            claims = await self._claim(deliveries)
-            span.set_attribute(names.DUPLICATES, len(deliveries))
+            claims = [*await self._claim(deliveries)]
             try:
+                if deliveries:
+                    # Who was starting the same job this moment has done so by now.
+                    claims += await self._claim(deliveries)
+                span.set_attribute(names.DUPLICATES, len(deliveries))
                 await self._let_go(deliveries)
             except HaulageError as error:
                 # The claims are made and must be carried; the other messages come back.

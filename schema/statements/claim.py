@@ -7,15 +7,15 @@ from typing import TYPE_CHECKING
 import sqlalchemy as sa
 
 from schema.statements.turns import (
+    CLAIMABLE,
     FIRST_TURN,
     FREE,
     IN_TURN,
-    PICKED,
     PICKED_IDS,
+    PICKED_TO_CLAIM,
     PROMOTED,
     PROMOTED_BY_CLAIM,
     READY,
-    RUNNABLE,
     Turn,
 )
 
@@ -32,7 +32,7 @@ _TAKE = """
     UPDATE outbox o
     SET state = 'CLAIMED', epoch = o.epoch + 1, locked_by = target.holder,
         locked_until = now() + CAST(:lease_seconds AS double precision) * interval '1 second',
-        sent_at = NULL
+        sent_at = NULL, resends = 0
     FROM target WHERE o.id = target.id
     RETURNING o.*, target.waited_ms,
               extract(epoch FROM now() - target.was_sent_at) * 1000 AS queued_ms
@@ -61,7 +61,7 @@ CROSS JOIN LATERAL (
 """
 
 _READY = sa.text(
-    f"""{PICKED}, {PROMOTED}, target AS (
+    f"""{PICKED_TO_CLAIM}, {PROMOTED}, target AS (
     SELECT o.id, extract(epoch FROM now() - o.available_at) * 1000 AS waited_ms,
            CAST(:worker AS text) AS holder, o.sent_at AS was_sent_at
     FROM outbox o WHERE o.id = {PICKED_IDS}"""
@@ -73,7 +73,8 @@ _READY = sa.text(
 
 # A message proves that its entry was sent, even if the relay has not yet written it down. Where
 # it is writing that down this moment, or another consumer claims, wait: what is skipped here
-# would look as if there were nothing left to do.
+# would look as if there were nothing left to do. Only for the row of a job that has not started
+# nobody waits, as in every claim.
 _BY_ID = sa.text(
     """
 WITH target AS MATERIALIZED (
@@ -85,7 +86,7 @@ WITH target AS MATERIALIZED (
       AND (CAST(:kinds AS text[]) IS NULL OR o.kind = ANY(CAST(:kinds AS text[])))
       AND o.state IN ('PENDING', 'SENT')
       AND o.type = 'inputs' AND o.available_at <= now() AND """
-    + RUNNABLE
+    + CLAIMABLE
     + """
     ORDER BY o.id
     FOR UPDATE OF o
@@ -114,7 +115,8 @@ WITH target AS MATERIALIZED (
 
 # The messages of these entries are about to be deleted: what still is to be claimed must be sent
 # again, or it would wait for a message that is gone. The relay's lock goes, too, lest it writes
-# down as sent what was sent before.
+# down as sent what was sent before. It is sent after a moment: what kept it from being claimed,
+# such as the row of its job in other hands, may last, and a message would come at once again.
 _LET_GO = sa.text(
     """
 WITH free AS MATERIALIZED (
@@ -125,7 +127,8 @@ WITH free AS MATERIALIZED (
     FOR UPDATE
 ), due_again AS (
     UPDATE outbox o
-    SET state = 'PENDING', sent_at = NULL, locked_by = NULL, locked_until = NULL
+    SET state = 'PENDING', sent_at = NULL, locked_by = NULL, locked_until = NULL,
+        available_at = greatest(o.available_at, now() + interval '2 seconds'), deferred = true
     FROM free WHERE o.id = free.id
 )
 SELECT id, epoch, greatest(0, extract(epoch FROM locked_until - now())) AS lease_seconds
@@ -264,9 +267,9 @@ def take_over_lapsed(lease_seconds: float, *, most: int) -> TextClause:
 
 
 def let_go_of_entries(entry_ids: Sequence[int]) -> TextClause:
-    """Make due again those that nobody claimed; rows of those in hand: (id, epoch, lease_seconds).
+    """Let those be sent anew that nobody claimed, for messages that are deleted afterwards.
 
-    For entries that could not be claimed and whose messages are deleted afterwards.
+    Rows of those in hand: (id, epoch, lease_seconds).
     """
     return _LET_GO.bindparams(entry_ids=list(entry_ids))
 

@@ -81,24 +81,20 @@ _CANCEL = sa.text(
     + _ANSWER
 )
 
+# A job that somebody holds is passed over: it starts no input any more, and has its turn again.
 _EXPIRE = sa.text(
     """
-WITH due AS MATERIALIZED (
+WITH free AS MATERIALIZED (
     SELECT id FROM job
     WHERE status IN ('SUBMITTED', 'RUNNING', 'PAUSED') AND expires_at <= now()
     ORDER BY expires_at
     LIMIT CAST(:most AS integer)
-), locked AS MATERIALIZED (
-    SELECT id FROM job
-    WHERE id IN (SELECT id FROM due)
-      AND status IN ('SUBMITTED', 'RUNNING', 'PAUSED') AND expires_at <= now()
-    ORDER BY id
-    FOR NO KEY UPDATE
+    FOR NO KEY UPDATE SKIP LOCKED
 )
 UPDATE job j
 SET status = 'EXPIRED', finished_at = clock_timestamp(), sweeping = true,
     control_version = j.control_version + 1
-FROM locked l WHERE j.id = l.id
+FROM free f WHERE j.id = f.id
 RETURNING j.id, j.key, j.correlation_id
 """
 )
@@ -255,7 +251,7 @@ def cancel_job(key: str, *, owner_id: UUID | None) -> TextClause:
 
 
 def expire_jobs(*, most: int) -> TextClause:
-    """End jobs whose time has passed: rows of (id, key, correlation_id)."""
+    """End jobs whose time has passed and that are free: rows of (id, key, correlation_id)."""
     return _EXPIRE.bindparams(most=most)
 
 

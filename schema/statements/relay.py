@@ -9,8 +9,8 @@ import sqlalchemy as sa
 from schema.statements.turns import (
     FIRST_TURN,
     IN_TURN,
-    PICKED,
     PICKED_IDS,
+    PICKED_TO_SEND,
     PROMOTED,
     PROMOTED_BY_CLAIM,
     READY,
@@ -32,7 +32,7 @@ _LOCKED = """locked_by = CAST(:token AS text), relay_attempts = o.relay_attempts
 _PROMOTE = sa.text(f"WITH {PROMOTED} SELECT id FROM promoted")
 
 _LOCK = sa.text(
-    f"""{PICKED}, taken AS (
+    f"""{PICKED_TO_SEND}, taken AS (
     UPDATE outbox o
     SET {_LOCKED}
     WHERE o.id = {PICKED_IDS}
@@ -142,21 +142,26 @@ RETURNING o.id
 """
 )
 
+# A message may lie there because nobody consumes its kind, and then each copy lies beside it: the
+# pause doubles, so that what retention leaves of them are few. Claims start it anew.
 _RESEND = sa.text(
     """
 WITH overdue AS MATERIALIZED (
     SELECT id FROM outbox
     WHERE state = 'SENT'
       AND sent_at < now() - CAST(:after_seconds AS double precision) * interval '1 second'
+                            * 2 ^ least(resends, CAST(:doublings AS integer))
     ORDER BY sent_at
     LIMIT CAST(:most AS integer)
     FOR UPDATE SKIP LOCKED
 )
-UPDATE outbox o SET state = 'PENDING', sent_at = NULL, relay_attempts = 0
+UPDATE outbox o
+SET state = 'PENDING', sent_at = NULL, relay_attempts = 0, resends = o.resends + 1
 FROM overdue WHERE o.id = overdue.id
 RETURNING o.id, o.correlation_id, (SELECT j.key FROM job j WHERE j.id = o.job_id) AS job_key
 """
 )
+RESEND_DOUBLINGS = 4
 
 
 def promote_due(*, most: int = PROMOTED_BY_CLAIM) -> TextClause:
@@ -222,5 +227,8 @@ def park_entries(token: str, entry_ids: Sequence[int], reasons: Sequence[str]) -
 
 
 def requeue_overdue(after_seconds: float, *, most: int) -> TextClause:
-    """Make entries due again whose message never arrived: rows of (id, correlation_id, job_key)."""
-    return _RESEND.bindparams(after_seconds=after_seconds, most=most)
+    """Make entries due again whose message never arrived: rows of (id, correlation_id, job_key).
+
+    That is after ``after_seconds``, and after twice as long each time, up to sixteen times.
+    """
+    return _RESEND.bindparams(after_seconds=after_seconds, most=most, doublings=RESEND_DOUBLINGS)

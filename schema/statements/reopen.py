@@ -40,9 +40,12 @@ SELECT i.job_id, i.ordinal, coalesce(i.error_class = 'WorkerLost', false) AS los
 FROM unnest(CAST(:job_ids AS uuid[]), CAST(:ordinals AS integer[])) AS c (job_id, ordinal)
 JOIN input i ON i.job_id = c.job_id AND i.ordinal = c.ordinal
 WHERE i.status = ANY(CAST(:statuses AS text[]))
+  AND i.generation < CAST(:most_generations AS integer)
 ORDER BY i.job_id, i.ordinal
 """
 )
+# What the column holds: an input that was redriven so often goes no further.
+_MOST_GENERATIONS = 32_767
 
 # A job that had ended runs again: an expiry that has passed would end it at once, so it is
 # dropped. What stays in the DLQ is forgiven: it lay there when somebody decided to go on.
@@ -100,10 +103,14 @@ def look_again(
 ) -> TextClause:
     """Of inputs whose jobs are locked, give those that still may go, in order.
 
+    An input that was redriven 32,767 times may not: its generations are used up.
     Rows of (job_id, ordinal, lost_its_worker).
     """
     return _STILL.bindparams(
-        job_ids=list(job_ids), ordinals=list(ordinals), statuses=list(statuses)
+        job_ids=list(job_ids),
+        ordinals=list(ordinals),
+        statuses=list(statuses),
+        most_generations=_MOST_GENERATIONS,
     )
 
 

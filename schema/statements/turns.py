@@ -28,11 +28,19 @@ READY = "o.state = 'PENDING' AND o.type = 'inputs' AND NOT o.deferred"
 # Of ready entries: who may be taken now. The job is asked in an expression, and not in a join,
 # because then no plan is left that reads and sorts a whole flow. ``available_at`` decides;
 # ``deferred`` only keeps the index short.
-RUNNABLE = """(SELECT j.status IN ('SUBMITTED', 'RUNNING')
-                      AND (j.expires_at IS NULL OR j.expires_at > now())
+_ACTIVE = """j.status IN ('SUBMITTED', 'RUNNING')
+                 AND (j.expires_at IS NULL OR j.expires_at > now())"""
+RUNNABLE = f"(SELECT {_ACTIVE} FROM job j WHERE j.id = o.job_id)"
+_DUE = "o.available_at <= now() AND (o.locked_until IS NULL OR o.locked_until < now())"
+FREE = f"{_DUE} AND {RUNNABLE}"
+
+# Who claims starts the job, if nobody has. One whose row is in other hands is passed over: the
+# claim would wait for it, and with it the jobs of all others.
+CLAIMABLE = f"""(SELECT {_ACTIVE}
+                 AND (j.started_at IS NOT NULL
+                      OR EXISTS (SELECT FROM job n WHERE n.id = j.id
+                                 FOR NO KEY UPDATE SKIP LOCKED))
                FROM job j WHERE j.id = o.job_id)"""
-FREE = f"""o.available_at <= now() AND (o.locked_until IS NULL OR o.locked_until < now())
-          AND {RUNNABLE}"""
 
 _NIL = "CAST('00000000-0000-0000-0000-000000000000' AS uuid)"
 
@@ -54,7 +62,7 @@ _NEXT = f"""
 
 # ``flow`` is read as far as entries are wanted: flows that can give none are passed over. Each
 # gives as many as it may when all share; how many share is counted up to ``most``.
-PICKED = f"""
+_PICKED = f"""
 WITH RECURSIVE ahead AS (
     SELECT CAST(:after_kind AS text) AS kind, CAST(:after_owner AS uuid) AS owner_id, 0 AS place
   UNION ALL
@@ -73,13 +81,16 @@ WITH RECURSIVE ahead AS (
     SELECT e.id, f.place
     FROM flow f CROSS JOIN LATERAL (
         SELECT o.id FROM outbox o
-        WHERE {READY} AND o.kind = f.kind AND o.owner_id = f.owner_id AND {FREE}
+        WHERE {READY} AND o.kind = f.kind AND o.owner_id = f.owner_id
+          AND {_DUE} AND %s
         ORDER BY o.priority DESC, o.turn_at, o.id
         LIMIT (SELECT most FROM share)
         FOR UPDATE OF o SKIP LOCKED
     ) e
     LIMIT CAST(:most AS integer)
 )"""
+PICKED_TO_SEND = _PICKED % RUNNABLE
+PICKED_TO_CLAIM = _PICKED % CLAIMABLE
 
 # Postgres cannot know how many were picked; of an array it expects few, and looks them up by key.
 PICKED_IDS = "ANY (ARRAY(SELECT id FROM picked))"

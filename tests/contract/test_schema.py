@@ -7,18 +7,25 @@ import asyncpg
 import pytest
 from alembic.autogenerate import compare_metadata
 from alembic.runtime.migration import MigrationContext
+from alembic.script import ScriptDirectory
 from sqlalchemy import Connection
 from sqlalchemy.exc import DBAPIError
 from structlog.testing import capture_logs
 
 from infra.database import Database
 from infra.database_url import open_engine
-from infra.migrate import LOCK_TIMEOUT_SECONDS, check_at_head, head, migrate
+from infra.migrate import LOCK_TIMEOUT_SECONDS, check_at_head, config, head, migrate
 from schema.errors import Unavailable
 from schema.ids import uuid7
 from schema.tables import metadata
 from tests.databases import execute
 from tests.platform import Platform, settings_for
+
+_TABLES = "SELECT relname FROM pg_class WHERE relnamespace = 'public'::regnamespace"
+_CHECKS = """
+    SELECT conname, convalidated, relname FROM pg_constraint c JOIN pg_class t ON t.oid = c.conrelid
+    WHERE connamespace = 'public'::regnamespace AND contype = 'c'
+"""
 
 
 def differences(connection: Connection) -> list[object]:
@@ -75,6 +82,38 @@ async def test_a_database_with_data_is_brought_from_the_first_schema_to_the_newe
     async with engine.connect() as connection:
         assert await connection.run_sync(differences) == []
     await engine.dispose()
+
+
+async def test_no_check_is_validated_while_nobody_else_may_read_the_table(
+    empty_database_url: str,
+) -> None:
+    """It would be read through for as long as it is large: a read of one job waited for that."""
+    scripts = ScriptDirectory.from_config(config())
+    revisions = [script.revision for script in scripts.walk_revisions()][::-1]
+    connection = await asyncpg.connect(empty_database_url)
+    checks: dict[str, bool] = {}
+    for revision in revisions:
+        was = {row["relname"] for row in await connection.fetch(_TABLES)}
+        await migrate(empty_database_url, revision=revision)
+        now = {row["conname"]: row for row in await connection.fetch(_CHECKS)}
+        added = [row for name, row in now.items() if name not in checks and row["relname"] in was]
+        assert not any(row["convalidated"] for row in added), f"{revision}: make it NOT VALID"
+        validated = [name for name, row in now.items() if row["convalidated"]]
+        late = [name for name in validated if checks.get(name) is False]
+        assert not (added and late), f"{revision}: validate in a transaction of its own"
+        checks = {name: row["convalidated"] for name, row in now.items()}
+    await connection.close()
+    assert all(checks.values()), "what was there from before is validated in the end"
+
+
+async def test_checks_are_validated_while_others_read_and_write(empty_database_url: str) -> None:
+    await migrate(empty_database_url, revision="0006")
+    connection = await asyncpg.connect(empty_database_url)
+    async with connection.transaction():
+        for table in ("job", "outbox", "parked_message"):
+            await connection.execute(f"LOCK TABLE {table} IN ROW EXCLUSIVE MODE")
+        await migrate(empty_database_url, revision="0007")
+    await connection.close()
 
 
 async def test_two_migrations_at_once_are_one(empty_database_url: str) -> None:

@@ -4,11 +4,13 @@ import asyncio
 from collections import Counter
 
 import asyncpg
+from sqlalchemy import text
 
 from infra.queue.protocol import Claim, ClaimedInput
 from schema.outcome import Failed, Outcome, Succeeded
 from tests.deliveries import Delivery
 from tests.platform import Platform, Recorder, eventually, seeded
+from tests.steps import open_unit
 
 
 async def test_every_input_runs_and_settles_exactly_once_with_two_consumers_and_dispatchers(
@@ -226,6 +228,47 @@ async def test_a_kind_that_nobody_here_knows_is_left_for_others(
     assert (await platform.job(unknown)).status == "SUBMITTED"
     (entry,) = await platform.entries(unknown)
     assert entry.epoch == 0
+
+
+async def test_a_job_that_has_not_started_and_is_in_other_hands_holds_up_no_other(
+    delivery: Delivery, platform: Platform
+) -> None:
+    """An operator looks at its row, and leaves the transaction open."""
+    other = Platform(platform.database)
+    await other.prepare()
+    locked = await platform.submit(20)
+    recorder = Recorder()
+    async with delivery.dispatching(), delivery.consuming(recorder):
+        async with open_unit(platform.database) as connection:
+            await connection.execute(
+                text("SELECT FROM job WHERE id = :id FOR UPDATE"), {"id": locked}
+            )
+            for _ in range(3):
+                job_id = await other.submit(2)
+                delivery.listener.wake()
+                await other.until(job_id, "COMPLETED")
+            assert (await platform.job(locked)).started_at is None
+        await platform.until(locked, "COMPLETED")
+    assert Counter(job_id for job_id, _ in recorder.ran)[locked] == 20
+    assert not await platform.rows("SELECT 1 FROM attempt"), "nobody's attempt was charged"
+    await platform.check_consistency()
+
+
+async def test_consumers_that_claim_entries_of_a_new_job_at_once_start_it_once(
+    delivery: Delivery, platform: Platform
+) -> None:
+    job_id = await platform.submit(40, chunk_size=1)
+    await delivery.deliver()
+    stop = asyncio.Event()
+    entries: list[int] = []
+    while len(entries) < 40:
+        claims = await asyncio.gather(
+            *(delivery.queue(f"w{number}").claim(10, stop) for number in range(4))
+        )
+        entries += [claim.entry_id for each in claims for claim in each]
+        await delivery.deliver()
+    assert len(set(entries)) == len(entries) == 40
+    assert (await platform.job(job_id)).status == "RUNNING"
 
 
 async def test_an_entry_of_a_paused_job_is_not_claimed(

@@ -5,7 +5,6 @@ import datetime as dt
 from uuid import UUID
 
 import pytest
-from sqlalchemy.exc import DBAPIError
 
 from dispatcher.redriver import Redriver
 from infra import redrive
@@ -118,23 +117,21 @@ async def test_a_large_redrive_goes_on_in_batches_and_takes_each_input_once(
     await platform.check_consistency()
 
 
-async def test_a_redrive_that_cannot_go_on_holds_up_no_other(
+async def test_an_input_whose_generations_are_used_up_stays_and_holds_up_no_other(
     platform: Platform, database: Database
 ) -> None:
-    stuck, other = [await failed_job(platform, 1_200, 1_200) for _ in range(2)]
+    worn, other = [await failed_job(platform, 3, 3) for _ in range(2)]
     await platform.rows(
-        "UPDATE input SET generation = 32767 WHERE job_id = :id AND ordinal = 1199", id=stuck
+        "UPDATE input SET generation = 32767 WHERE job_id = :id AND ordinal = 1 RETURNING ordinal",
+        id=worn,
     )
-    redrives = [await ask(database, InputChoice(job_id, DLQ)) for job_id in (stuck, other)]
-    assert [progress.redriven for progress in redrives] == [1_000, 1_000]
-    service = redriver(database)
-    with pytest.raises(DBAPIError, match="out of range"):
-        await service.once()
-    assert await service.once()
-    (record,) = await database.fetch(find_redrive(redrives[1].redrive_id, owner_id=None))
-    assert record.redriven == 1_200
-    with pytest.raises(DBAPIError, match="out of range"):
-        await service.once()
+    progress = await ask(database, LetterFilter(owner_id=platform.owner_id))
+    assert (progress.matched, progress.redriven, progress.finished) == (6, 5, True)
+    assert await platform.statuses(worn) == {"PENDING": 2, "DLQ": 1}
+    assert await platform.statuses(other) == {"PENDING": 3}
+    progress = await ask(database, InputChoice(worn, DLQ, (1,)))
+    assert (progress.matched, progress.redriven, progress.finished) == (1, 0, True)
+    await platform.check_consistency()
 
 
 async def test_letters_are_chosen_by_owner_kind_job_cause_and_time(

@@ -10,12 +10,12 @@ branch_labels = None
 depends_on = None
 
 # Defaults are constants to Postgres (now() counts once): no table is rewritten. Entries from
-# before have their turn at once, in the order of their ids.
+# before have their turn at once, in the order of their ids. 0007 validates the CHECK.
 _COLUMNS = """
 ALTER TABLE outbox
     ADD COLUMN turn_at timestamptz NOT NULL DEFAULT now(),
     ADD COLUMN deferred boolean NOT NULL DEFAULT false,
-    ADD CONSTRAINT outbox_event_is_not_deferred CHECK (type = 'inputs' OR NOT deferred)"""
+    ADD CONSTRAINT outbox_event_is_not_deferred CHECK (type = 'inputs' OR NOT deferred) NOT VALID"""
 
 _DEFER = """
 UPDATE outbox SET deferred = true

@@ -7,14 +7,13 @@ from typing import Any
 import pytest
 from sqlalchemy import text
 from sqlalchemy.ext.asyncio import AsyncConnection
-from structlog.testing import capture_logs
 
 from infra.database import Database
 from schema.errors import Unavailable
 from schema.statements.claim import claim_by_id
 from schema.statements.relay import lock_ready, mark_sent, requeue_overdue
 from tests.deliveries import Delivery
-from tests.integration.faults.stations import all_done, sqs_station, waiting
+from tests.integration.faults.stations import all_done, log_lines, sqs_station, waiting
 from tests.platform import KIND, Platform, Recorder, eventually
 from tests.stubs.postgres_wire import is_sync_after_execute
 from tests.stubs.sqs import DuplicateMessages, Slow, SqsStub
@@ -80,7 +79,7 @@ async def test_what_was_sent_is_told_under_the_key_of_its_job(
 ) -> None:
     job_id = await platform.submit(4, chunk_size=2)
     (job,) = await platform.rows("SELECT key FROM job WHERE id = :id", id=job_id)
-    with capture_logs() as lines:
+    with log_lines() as lines:
         await station.relay().relay_once()
     told = [(line["event"], line["job"], line["entries"]) for line in lines]
     assert told == [("relay.sent", job.key, 2)]

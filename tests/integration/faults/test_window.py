@@ -4,13 +4,15 @@ import asyncio
 from collections import Counter
 from uuid import UUID
 
+from dispatcher.resender import Resender
 from infra.database import Database
+from schema.statements.claim import claim_ready
 from schema.statements.control import cancel_job, pause_job
 from schema.statements.relay import requeue_overdue
 from tests.deliveries import Delivery
 from tests.fairness import owners
 from tests.integration.faults.stations import sqs_station, waiting
-from tests.platform import Platform, Recorder, eventually
+from tests.platform import KIND, Platform, Recorder, eventually
 from tests.steps import control, sweep
 from tests.stubs.sqs import SqsStub
 
@@ -145,3 +147,32 @@ async def test_a_window_that_is_full_is_looked_at_without_a_hot_loop_and_work_go
                 await platform.until(job_id, "COMPLETED")
     assert len(recorder.ran) == 100
     await platform.check_consistency()
+
+
+async def test_what_nobody_consumes_is_sent_again_ever_more_rarely(
+    platform: Platform, database: Database
+) -> None:
+    """Each time leaves another copy in the queue, as the one before still lies there."""
+    await platform.submit(1)
+    resender = Resender(database, after_seconds=60, most=100, wake=lambda: None)
+
+    async def missed_after_minutes() -> int:
+        for minutes in range(1, 40):
+            await platform.rows(
+                "UPDATE outbox SET state = 'SENT',"
+                " sent_at = now() - interval '1 second' - :minutes * interval '1 minute'"
+                " RETURNING id",
+                minutes=minutes,
+            )
+            if await resender.once():
+                return minutes
+        raise AssertionError("it is never sent again")
+
+    assert [await missed_after_minutes() for _ in range(6)] == [1, 2, 4, 8, 16, 16]
+    assert await database.fetch(claim_ready("w", 30, kinds=[KIND], most=1))
+    await platform.rows(
+        "UPDATE outbox SET state = 'PENDING', locked_by = NULL, locked_until = NULL RETURNING id"
+    )
+    assert await missed_after_minutes() == 1, (
+        "a message came: the next one that is lost is soon missed"
+    )

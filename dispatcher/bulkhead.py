@@ -1,0 +1,95 @@
+"""A bulkhead between the jobs of one round: what cannot be done for one holds up no other."""
+
+from __future__ import annotations
+
+from functools import wraps
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from infra.retry import sqlstate
+from schema.errors import Unavailable
+from schema.statements.repair import limit_lock_waits
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable, Hashable, Sequence
+
+    from sqlalchemy import Row
+    from sqlalchemy.ext.asyncio import AsyncConnection
+    from sqlalchemy.sql.elements import TextClause
+
+    from infra.database import Database
+
+Result = TypeVar("Result")
+
+# How long a round waits for the first row that somebody else holds; for each further one half as
+# long, so that a thousand of them cost a round little more than one.
+_PATIENCE_SECONDS = 0.5
+_LEAST_PATIENCE_SECONDS = 0.005
+_MOST_TOLD, _TOLD_APART = 10_000, 500
+
+
+class Bulkhead:
+    """Keeps the trouble of one job, or of whatever else a duty takes one by one, with that job.
+
+    A duty begins each round, runs its units here, and asks of what failed whose trouble it is.
+    """
+
+    def __init__(self, database: Database) -> None:
+        self._database = database
+        self._told: dict[Hashable, str] = {}
+        self.begin()
+
+    def begin(self) -> None:
+        """Begin a round, with new patience."""
+        self.lock_seconds = _PATIENCE_SECONDS
+        self._timeouts = 0
+
+    async def run(self, unit: Callable[[AsyncConnection], Awaitable[Result]]) -> Result:
+        """Run a unit as ``Database.run`` does, but wait only ``lock_seconds`` for any lock."""
+
+        @wraps(unit)
+        async def bounded(connection: AsyncConnection) -> Result:
+            await connection.execute(limit_lock_waits(self.lock_seconds))
+            return await unit(connection)
+
+        return await self._database.run(bounded)
+
+    async def fetch(self, statement: TextClause) -> Sequence[Row[Any]]:
+        """Run one statement like ``run``, and return its rows."""
+
+        async def unit(connection: AsyncConnection) -> Sequence[Row[Any]]:
+            return (await connection.execute(statement)).all()
+
+        return await self.run(unit)
+
+    def lets_through(self, error: Exception) -> bool:
+        """Say whether an error is everybody's trouble, so that the round must end.
+
+        A row that somebody holds is its job's own. So is one statement that took too long; a
+        second one says that it is the database.
+        """
+        if not isinstance(error, Unavailable):
+            return False
+        cause = error.__cause__
+        match cause and sqlstate(cause):
+            case "55P03":  # lock_not_available
+                self.lock_seconds = max(_LEAST_PATIENCE_SECONDS, self.lock_seconds / 2)
+                return False
+            case "57014":  # query_canceled
+                self._timeouts += 1
+                return self._timeouts > 1
+            case _:
+                return True
+
+    def is_news(self, key: Hashable, error: Exception) -> bool:
+        """Say whether this is to be told: once, although it comes again with every round."""
+        # The lines after the first may name the row, in which each round puts another time.
+        said = f"{type(error).__name__}: {error}".split("\n", 1)[0][:_TOLD_APART]
+        is_news = self._told.pop(key, None) != said
+        self._told[key] = said
+        while len(self._told) > _MOST_TOLD:
+            del self._told[next(iter(self._told))]
+        return is_news
+
+    def is_well(self, key: Hashable) -> None:
+        """Forget the trouble of one for which it could be done: the next one is news."""
+        self._told.pop(key, None)
