@@ -16,7 +16,8 @@ if TYPE_CHECKING:
     from sqlalchemy.ext.asyncio import AsyncConnection
 
     from infra.database import Database
-    from infra.queue.dead import DeadLetterQueue, DeadMessage
+    from infra.queue.dead import DeadLetterQueue
+    from infra.queue.received import Received
 
 log: structlog.stdlib.BoundLogger = structlog.get_logger(__name__)
 
@@ -70,7 +71,7 @@ class Drain:
         return len(messages)
 
 
-def _columns(messages: Sequence[DeadMessage]) -> dict[str, list[Any]]:
+def _columns(messages: Sequence[Received]) -> dict[str, list[Any]]:
     named = [message.message for message in messages]
     return {
         "message_ids": [message.message_id for message in messages],
