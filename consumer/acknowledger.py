@@ -5,8 +5,12 @@ from __future__ import annotations
 import asyncio
 from typing import TYPE_CHECKING
 
+import structlog
+
 if TYPE_CHECKING:
     from infra.queue.protocol import Claim, Queue
+
+log: structlog.stdlib.BoundLogger = structlog.get_logger(__name__)
 
 
 class Acknowledger:
@@ -17,6 +21,7 @@ class Acknowledger:
         self._waiting: list[Claim] = []
         self._wanted = asyncio.Event()
         self._closing = False
+        self._has_failed = False
 
     def add(self, claim: Claim) -> None:
         """Hand over a claim whose outcome, or whose release, is committed; never waits."""
@@ -42,5 +47,12 @@ class Acknowledger:
         """Acknowledge what is waiting now."""
         self._wanted.clear()
         claims, self._waiting = self._waiting, []
-        if claims:
+        if not claims:
+            return
+        try:
             await self._queue.acknowledge(claims)
+            self._has_failed = False
+        except Exception:  # the messages come again, and find that there is nothing left to do
+            if not self._has_failed:
+                log.exception("message.not_deleted", messages=len(claims))
+            self._has_failed = True

@@ -25,7 +25,12 @@ async def test_a_check_that_cannot_even_be_given_up_does_not_hold_up_the_answer(
     async def away() -> None:
         raise Unavailable("storage is away: refused")
 
-    health = Health(60, checks={"database": silent, "queue": sound, "storage": away})
+    async def broken() -> None:
+        raise KeyError("nobody foresaw this")
+
+    health = Health(
+        60, checks={"database": silent, "queue": sound, "storage": away, "migrations": broken}
+    )
     answer = await health.readyz(Request({"type": "http"}))
     gone.set()
     assert answer.status_code == 503
@@ -33,4 +38,5 @@ async def test_a_check_that_cannot_even_be_given_up_does_not_hold_up_the_answer(
         "database": "no answer within 3 s",
         "queue": "ok",
         "storage": "storage is away: refused",
+        "migrations": "failed: KeyError",
     }
