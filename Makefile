@@ -29,7 +29,7 @@ demo: .venv/complete ## Start everything, run two jobs through it, show them, st
 up: .venv/complete ## Start the whole stack and stay with it until Ctrl-C (DETACH=1: return)
 	@$(local) up $(up_options) $(if $(filter-out 0,$(DETACH)),--detach)
 
-down: .venv/complete ## Stop the stack; the data stay
+down: .venv/complete ## Stop the stack; its database stays, files and messages in LocalStack do not
 	@$(local) down
 
 reset: .venv/complete ## Stop the stack and remove its data; installed tools stay
@@ -50,7 +50,7 @@ sql: .venv/complete ## Run one statement: make sql Q="select 1"
 sql: override export Q := $(value Q)
 
 .PHONY: doctor
-doctor: .venv/complete ## Prove the invariants on DATABASE_URL, or the local stack (JOB=key: one job)
+doctor: .venv/complete ## Prove the invariants on DATABASE_URL, or the local stack that is up (JOB=key: one job)
 	@$(find_database) $(python) -m dispatcher.doctor $(if $(JOB),--job $(JOB))
 
 .PHONY: story
@@ -85,7 +85,7 @@ lock: .venv/complete ## Renew the lock files; versions move only with UPGRADE=1
 		-o requirements-dev.lock
 	$(compile) $(if $(UPGRADE),--upgrade) localstack/requirements.in -o localstack/requirements.lock
 
-clean: ## Remove what was installed and cached; the data of the stack stay
+clean: ## Remove what was installed and cached; the database of the stack stays
 	rm -rf .venv .local/tools .mypy_cache .pytest_cache .ruff_cache .import_linter_cache .hypothesis
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
 

@@ -84,7 +84,7 @@ async def tell(
             last = None
         last = last or new
     if last is None:
-        say(f"story: there is no job of the correlation id {name}\n")
+        say(f"story: there is no job, and no job of the correlation id, {name}\n")
         return NOTHING
     say(last.text())
     return TOLD

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import sys
 from contextlib import AsyncExitStack
+from functools import partial
 from typing import TYPE_CHECKING
 
 from consumer.assembly import assemble
@@ -64,7 +65,11 @@ async def serve(settings: Settings, worker: str, stop: asyncio.Event) -> None:
         queue = await _queue(
             settings, worker, database, clients, listener, kinds, instruments, stack
         )
-        health.checks |= {"database": lambda: check_at_head(database), "queue": queue.ping}
+        health.checks |= {
+            "database": database.ping,
+            "migrations": partial(check_at_head, database),
+            "queue": queue.ping,
+        }
         storage = await stack.enter_async_context(open_storage(settings))
         if storage is not None:
             health.checks["storage"] = storage.ping

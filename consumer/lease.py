@@ -12,6 +12,7 @@ import structlog
 from opentelemetry.trace import INVALID_SPAN, Span
 
 from infra.telemetry.instruments import SILENT
+from infra.telemetry.logs import traced
 from schema.errors import HaulageError
 from schema.lifecycle import ACTIVE_JOB_STATUSES, JobStatus
 from schema.statements.claim import extend_leases
@@ -27,6 +28,8 @@ if TYPE_CHECKING:
 log: structlog.stdlib.BoundLogger = structlog.get_logger(__name__)
 
 _ALIVE = ACTIVE_JOB_STATUSES | {JobStatus.PAUSED}
+# A job is COMPLETED over work in hand only if another did that work: then its lease was lost.
+_STOPPED = frozenset(JobStatus) - _ALIVE - {JobStatus.COMPLETED}
 
 
 @dataclass(slots=True, eq=False)
@@ -36,6 +39,8 @@ class Lease:
     claim: Claim
     expires_at: float
     lost: bool = False
+    # It was lost because its job was stopped.
+    is_stopped: bool = False
     # Nothing further of the claim starts: the lease is lost, or the job was paused.
     halted: bool = False
     starting: asyncio.Task[None] | None = None
@@ -177,8 +182,8 @@ class Leases:
     async def extend_once(self) -> None:
         """Extend every lease in hand; stop the work of those that are lost.
 
-        A paused job starts nothing further. A lease of a job that has ended is as good as lost:
-        the sweeper is about to take the entry.
+        A paused job starts nothing further. The lease of a job that has ended is as good as lost:
+        the sweeper is about to take the entry, or has.
         """
         asked_at = self._clock()
         self._lose([lease for lease in self._held.values() if lease.expires_at <= asked_at])
@@ -191,6 +196,7 @@ class Leases:
                     extend_leases(
                         [lease.claim.entry_id for lease in leases],
                         [lease.claim.epoch for lease in leases],
+                        [lease.claim.job_id for lease in leases],
                         self._lease_seconds,
                     )
                 )
@@ -199,13 +205,15 @@ class Leases:
             self._lose([lease for lease in leases if lease.expires_at <= self._clock()])
             return
         self._told = None
-        kept = {row.id for row in rows if row.job_status in _ALIVE}
+        kept = {row.id for row in rows if row.is_held and row.job_status in _ALIVE}
         paused = {row.id for row in rows if row.job_status == JobStatus.PAUSED}
+        stopped = {row.id for row in rows if row.job_status in _STOPPED}
         for lease in leases:
             if lease.claim.entry_id in kept:
                 lease.expires_at = asked_at + self._lease_seconds
             if lease.claim.entry_id in paused:
                 lease.halt()
+            lease.is_stopped = lease.claim.entry_id in stopped
         self._lose([lease for lease in leases if lease.claim.entry_id not in kept])
         try:
             await self._queue.extend(
@@ -242,16 +250,15 @@ class Leases:
     def _lose(self, leases: Sequence[Lease]) -> None:
         for lease in leases:
             # A settled entry is gone, and so is its lease.
-            if lease.is_at_work and not lease.lost:
-                lease.lost = True
-                self._metrics.lease_lost(lease.claim.kind)
-                lease.halt()
-                log.warning(
-                    "lease.lost",
-                    entry=lease.claim.entry_id,
-                    epoch=lease.claim.epoch,
-                    job=lease.claim.job_key,
-                    correlation_id=lease.claim.trace.correlation_id,
-                    interrupted=len(lease.running),
-                )
-                lease.interrupt()
+            if not lease.is_at_work or lease.lost:
+                continue
+            lease.lost = True
+            lease.halt()
+            claim, interrupted = lease.claim, len(lease.running)
+            with traced(claim.trace, job=claim.job_key, entry=claim.entry_id):
+                if lease.is_stopped:
+                    log.info("entry.stopped", epoch=claim.epoch, interrupted=interrupted)
+                else:
+                    self._metrics.lease_lost(claim.kind)
+                    log.warning("lease.lost", epoch=claim.epoch, interrupted=interrupted)
+            lease.interrupt()

@@ -18,6 +18,7 @@ from infra.retry import jittered, sqlstate
 from infra.settle import Settled, Settlement, settle
 from infra.telemetry import names
 from infra.telemetry.instruments import SILENT
+from infra.telemetry.logs import traced
 from schema.errors import Unavailable
 from schema.lifecycle import InputStatus
 from schema.outcome import Refused
@@ -157,14 +158,14 @@ class Settler:
             await self._commit(batch[middle:])
             return
         ((lease, settlement),) = batch
-        log.error(
-            "settle.unrecordable",
-            job=settlement.claim.job_key,
-            ordinal=settlement.input.ordinal,
-            kind=settlement.claim.kind,
-            error=str(error)[:1_000],
-            correlation_id=settlement.claim.trace.correlation_id,
-        )
+        claim = settlement.claim
+        with traced(claim.trace, job=claim.job_key, entry=claim.entry_id):
+            log.error(
+                "settle.unrecordable",
+                ordinal=settlement.input.ordinal,
+                kind=claim.kind,
+                error=str(error)[:1_000],
+            )
         reason = f"the outcome cannot be recorded: {type(error).__name__}"
         if isinstance(settlement.outcome, Refused) and settlement.outcome.message == reason:
             lease.note_settled(accepted=False)
@@ -195,28 +196,28 @@ def _log(lease: Lease, line: Settled) -> None:
     settlement, verdict = line.settlement, line.verdict
     if line.accepted and verdict.error_class is None:
         return
+    claim = settlement.claim
     about: dict[str, object] = {
-        "job": settlement.claim.job_key,
         "ordinal": settlement.input.ordinal,
-        "kind": settlement.claim.kind,
+        "kind": claim.kind,
         "status": verdict.status.value,
         "attempt": settlement.input.attempts + 1,
-        "max_attempts": settlement.claim.max_attempts,
+        "max_attempts": claim.max_attempts,
         "error_class": verdict.error_class,
         "error": verdict.error_message,
         "retry_in_seconds": None
         if verdict.delay_seconds is None
         else round(verdict.delay_seconds, 1),
-        "correlation_id": settlement.claim.trace.correlation_id,
     }
-    if line.accepted and verdict.status is InputStatus.NOT_FOUND:
-        # A normal outcome, and of whole jobs at times.
-        log.debug("input.not_found", **about)
-        return
-    tell_failure(lease, line)
-    if not line.accepted:
-        log.warning("input.refused_late", **about)
-    elif verdict.status is InputStatus.DLQ:
-        log.error("input.failed", **about)
-    else:
-        log.warning("input.failed", **about)
+    with traced(claim.trace, job=claim.job_key, entry=claim.entry_id):
+        if line.accepted and verdict.status is InputStatus.NOT_FOUND:
+            # A normal outcome, and of whole jobs at times.
+            log.debug("input.not_found", **about)
+            return
+        tell_failure(lease, line)
+        if not line.accepted:
+            log.warning("input.refused_late", **about)
+        elif verdict.status is InputStatus.DLQ:
+            log.error("input.failed", **about)
+        else:
+            log.warning("input.failed", **about)

@@ -88,7 +88,7 @@ class Workshop:
                 await self._process(lease)
                 await lease.settled()
                 if lease.refused or lease.lost:
-                    ended = "lost"
+                    ended = "stopped" if lease.is_stopped else "lost"
                 elif lease.remaining:
                     ended = "released" if await self._release(lease) else "abandoned"
                 else:

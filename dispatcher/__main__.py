@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import sys
 from contextlib import AsyncExitStack
+from functools import partial
 from typing import TYPE_CHECKING
 
 from dispatcher.drain import Drain
@@ -62,7 +63,7 @@ async def serve(settings: Settings, worker: str, stop: asyncio.Event) -> None:
                 settings, name=f"haulage dispatcher {worker}", metrics=instruments.metrics
             )
         )
-        health.checks["database"] = lambda: check_at_head(database)
+        health.checks |= {"database": database.ping, "migrations": partial(check_at_head, database)}
         health.pages["/scaling"] = Scaling(database, concurrency=settings.concurrency).page
         health.expose(instruments.exposition)
         client = await _client(settings, stack)

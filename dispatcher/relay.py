@@ -24,6 +24,7 @@ from infra.queue.sending import Outgoing, SendReport, Unsent
 from infra.retry import jittered, sleep_unless
 from infra.telemetry import names
 from infra.telemetry.instruments import SILENT
+from infra.telemetry.logs import traced
 from schema.errors import HaulageError, Unavailable
 from schema.lifecycle import EntryType
 from schema.message import Message, Trace
@@ -248,9 +249,10 @@ class Relay:
                 await self._database.fetch(statements.delete_published_events(token, sent))
         by_id = {row.id: row for row in rows}
         # One line for each job of the round: every job is found in the logs of each process.
-        jobs = Counter((by_id[id_].job_key, by_id[id_].correlation_id) for id_ in sent)
-        for (job, correlation_id), entries in jobs.items():
-            log.info("relay.sent", job=job, correlation_id=correlation_id, entries=entries)
+        one_of_job = {row.job_key: row for row in rows}
+        for job, entries in Counter(by_id[id_].job_key for id_ in sent).items():
+            with traced(_trace(one_of_job[job]), job=job):
+                log.info("relay.sent", entries=entries)
         fatal = [failure for failure in unsent if failure.fatal]
         if fatal:
             await self._database.fetch(
@@ -262,14 +264,13 @@ class Relay:
             )
             report.parked = len(fatal)
             for failure in fatal:
-                log.error(
-                    "relay.parked",
-                    entry=failure.entry_id,
-                    job=by_id[failure.entry_id].job_key,
-                    correlation_id=by_id[failure.entry_id].correlation_id,
-                    reason=failure.reason,
-                    remedy="see outbox.parked_reason; set state to PENDING once it can be sent",
-                )
+                row = by_id[failure.entry_id]
+                with traced(_trace(row), job=row.job_key, entry=row.id):
+                    log.error(
+                        "relay.parked",
+                        reason=failure.reason,
+                        remedy="see outbox.parked_reason; set state to PENDING once it can be sent",
+                    )
         waiting = [failure for failure in unsent if not failure.fatal]
         if waiting:
             delays = [self._backoff(by_id[failure.entry_id].relay_attempts) for failure in waiting]
@@ -279,8 +280,12 @@ class Relay:
             report.put_off = len(waiting)
 
 
+def _trace(row: Row[Any]) -> Trace:
+    return Trace(row.correlation_id, row.traceparent, row.tracestate, row.baggage)
+
+
 def _outgoing(row: Row[Any]) -> Outgoing:
-    trace = Trace(row.correlation_id, row.traceparent, row.tracestate, row.baggage)
+    trace = _trace(row)
     body = (
         Message(row.id, row.job_id, row.kind, trace).body()
         if row.type == EntryType.INPUTS

@@ -34,6 +34,9 @@ class KindPolicy(BaseModel):
     chunk_maximum: int | None = Field(default=None, alias="chunkMaximum", ge=1, le=10_000)
 
 
+_NO_POLICY = "is no policy; there are: " + ", ".join(
+    str(field.alias) for field in KindPolicy.model_fields.values()
+)
 _POLICIES = TypeAdapter(dict[str, KindPolicy])
 
 
@@ -79,7 +82,7 @@ def _read_policies(text: str) -> dict[str, KindPolicy]:
         problems = (
             ".".join(map(str, problem["loc"]))
             + ": "
-            + ("is no policy" if problem["type"] == "extra_forbidden" else problem["msg"])
+            + (_NO_POLICY if problem["type"] == "extra_forbidden" else problem["msg"])
             for problem in error.errors(include_url=False)
         )
         raise Misconfigured(f"HAULAGE_KIND_POLICIES: {'; '.join(problems)}") from None

@@ -48,7 +48,7 @@ class Settings(BaseModel):
     kinds: str = Field(default="", description="Kinds from outside: package.module:NAME, …")
     consumer_kinds: str = Field(default="", description="Work on these kinds only: export, …")
     kind_policies: str = Field(
-        default="", description='JSON by kind: {"export": {"maxAttempts": 8, …}}'
+        default="", description='JSON by kind: {"export": {"maxAttempts": 8, …}}; docs/settings.md'
     )
 
     # Database.

@@ -78,7 +78,7 @@ def _run(stack: Stack, options: argparse.Namespace, wanted: Mapping[str, str]) -
         case "demo":
             return _demo(stack, wanted)
         case "down":
-            print("Stopped; the data stay." if stack.down() else "Nothing runs.")
+            print("Stopped; the database stays." if stack.down() else "Nothing runs.")
         case "reset":
             stack.reset()
             print("Stopped, and removed the data.")
@@ -121,7 +121,7 @@ def _refuse_other_options(stack: Stack, wanted: Mapping[str, str]) -> None:
     if differences:
         raise SettingsError(
             f"A stack is up already, and of another kind: {'; '.join(differences)}.\n"
-            "`make down` stops it and keeps its data; then start it anew."
+            "`make down` stops it and keeps its database; then start it anew."
         )
 
 
@@ -146,18 +146,21 @@ def _status(stack: Stack) -> int:
         if processes.is_gone(identity):
             print(f"{identity.name:<14} dead, see {_relative(identity.log)}")
             continue
-        ports = sorted(
-            {
-                connection.laddr.port
-                for connection in psutil.Process(identity.pid).net_connections(kind="inet")
-                if connection.status == psutil.CONN_LISTEN and connection.laddr
-            }
-        )
         since = time.strftime("%H:%M:%S", time.localtime(identity.started_at))
-        where = ", ".join(f"127.0.0.1:{port}" for port in ports)
+        where = ", ".join(f"127.0.0.1:{port}" for port in _ports(identity.pid))
         print(f"{identity.name:<14} pid {identity.pid:<8} since {since}  {where}")
     _print_ways_in(env_file.read(stack.env_path))
     return 0 if stack.is_up() else 1
+
+
+def _ports(pid: int) -> list[int]:
+    """The ports that a process listens on; none if it ends this moment."""
+    try:
+        connections = psutil.Process(pid).net_connections(kind="inet")
+    except psutil.Error:
+        return []
+    listening = [it for it in connections if it.status == psutil.CONN_LISTEN]
+    return sorted({it.laddr.port for it in listening if it.laddr})
 
 
 def _print_ways_in(values: Mapping[str, str]) -> None:

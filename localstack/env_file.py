@@ -9,7 +9,10 @@ from pathlib import Path
 def write(path: Path, values: Mapping[str, str]) -> None:
     """Replace the file as a whole; it holds keys, so only its owner may read it."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    lines = ["# Written by the stack: `. .local/env` before curl, psql or aws.\n"]
+    lines = [
+        "# Written by the stack: `. .local/env` before curl, psql or aws.\n",
+        '# An aws of version 1 needs --endpoint-url "$AWS_ENDPOINT_URL" for sqs.\n',
+    ]
     lines += [f"export {name}={shlex.quote(value)}\n" for name, value in values.items()]
     unfinished = path.with_suffix(".unfinished")
     unfinished.unlink(missing_ok=True)

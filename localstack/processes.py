@@ -65,8 +65,7 @@ class Identity:
             same = (
                 _runs(process)
                 and abs(process.create_time() - self.started_at) < _START_TOLERANCE_SECONDS
-                # A thread that ends last no longer shows the command of its process.
-                and tuple(process.cmdline() or self.command) == self.command
+                and (_command(process) or self.command) == self.command
             )
         except psutil.Error:
             return None
@@ -79,7 +78,7 @@ def identify(name: str, pid: int, log: Path) -> Identity | None:
         process = psutil.Process(pid)
         if not _runs(process):
             return None
-        return Identity(name, pid, process.create_time(), tuple(process.cmdline()), str(log))
+        return Identity(name, pid, process.create_time(), _command(process), str(log))
     except psutil.Error:
         return None
 
@@ -87,6 +86,14 @@ def identify(name: str, pid: int, log: Path) -> Identity | None:
 def _runs(process: psutil.Process) -> bool:
     # What is dead but not collected is gone, unless a thread of it still holds files and ports.
     return process.status() != psutil.STATUS_ZOMBIE or process.num_threads() > 1
+
+
+def _command(process: psutil.Process) -> tuple[str, ...]:
+    """The command of a process; empty where threads have outlived its first, which showed it."""
+    try:
+        return tuple(process.cmdline())
+    except psutil.ZombieProcess:
+        return ()
 
 
 def start(

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Literal, Self, cast
 
 PREFIX = "HAULAGE_LOCAL_"
+_OF_MAKE = frozenset({"mode", "consumers", "dispatchers", "port"})
 MODES = ("sqs-consumer", "outbox")
 Mode = Literal["sqs-consumer", "outbox"]
 
@@ -70,5 +71,6 @@ def _number(
     if text is None:
         return default
     if not text.isascii() or not text.isdigit() or not least <= int(text) <= most:
-        raise SettingsError(f"{name.upper()} is {text!r}, must be a number from {least} to {most}.")
+        shown = name.upper() if name in _OF_MAKE else PREFIX + name.upper()
+        raise SettingsError(f"{shown} is {text!r}, must be a number from {least} to {most}.")
     return int(text)

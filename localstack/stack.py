@@ -120,6 +120,11 @@ class Stack:
     @contextmanager
     def database_url(self) -> Iterator[str]:
         """The database, its server started for the time being if it does not run."""
+        if any(one.name == "postgres" for one in self.dead()):
+            raise ProcessError(
+                "PostgreSQL died under the stack, whose other processes wait for it: `make up`"
+                " starts all of it, `make down` ends it."
+            )
         if self.is_up():
             yield env_file.read(self.env_path)["DATABASE_URL"]
             return
@@ -150,7 +155,7 @@ class Stack:
         dead = [one.name for one in self.dead()]
         if not dead or len(dead) == len(self.state.processes()):
             return
-        print(f"{', '.join(dead)} died: the rest is ended, and all of it started anew.")
+        print(f"{', '.join(dead)} died: the rest is ended, and all but PostgreSQL started anew.")
         has = self._options()
         for one in options.differences(has, options.altogether(self.settings, has)):
             print(f"  {one.name} was {one.has}, is now {one.wanted}")

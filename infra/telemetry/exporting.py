@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import logging
 import threading
+import time
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
@@ -16,13 +17,15 @@ from opentelemetry.sdk.metrics.export import MetricExporter, MetricExportResult
 from opentelemetry.sdk.trace.export import SpanExporter, SpanExportResult
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Callable, Iterator, Sequence
 
     from opentelemetry.sdk.metrics.export import MetricsData
     from opentelemetry.sdk.trace import ReadableSpan
 
 log: structlog.stdlib.BoundLogger = structlog.get_logger(__name__)
 
+# While the collector is away, a span that often asks whether it is back.
+_PROBE_SECONDS = 2.0
 _LIBRARIES = "opentelemetry.exporter.otlp"
 _OVER_GRPC = "opentelemetry.exporter.otlp.proto.grpc.exporter"
 
@@ -30,14 +33,36 @@ _OVER_GRPC = "opentelemetry.exporter.otlp.proto.grpc.exporter"
 class ToldSpanExporter(SpanExporter):
     """Exports spans as the given exporter does."""
 
-    def __init__(self, exporter: SpanExporter) -> None:
+    def __init__(
+        self, exporter: SpanExporter, *, clock: Callable[[], float] = time.monotonic
+    ) -> None:
         self._exporter = exporter
         self._told = _Told("traces")
+        self._clock = clock
+        self._probed_at = 0.0
+
+    def wants_spans(self) -> bool:
+        """Say whether a span is worth making.
+
+        While the collector is away spans would be lost: only one every two seconds is wanted, to
+        ask whether it is back. For one thread.
+        """
+        if not self._told.is_away:
+            return True
+        now = self._clock()
+        if now - self._probed_at < _PROBE_SECONDS:
+            return False
+        self._probed_at = now
+        return True
 
     def export(self, spans: Sequence[ReadableSpan]) -> SpanExportResult:
         """Export a batch; what fails is lost."""
         with _reasons() as reasons:
-            result = self._exporter.export(spans)
+            try:
+                result = self._exporter.export(spans)
+            except Exception as error:  # noqa: BLE001 - lost, like all that cannot be sent
+                reasons.append(f"{type(error).__name__}: {error}")
+                result = SpanExportResult.FAILURE
         self._told.ended(ok=result is SpanExportResult.SUCCESS, reasons=reasons)
         return result
 
@@ -53,13 +78,13 @@ class ToldSpanExporter(SpanExporter):
 class ToldMetricExporter(MetricExporter):
     """Exports metrics as the given exporter does."""
 
-    def __init__(self, exporter: MetricExporter) -> None:
+    def __init__(self, exporter: MetricExporter, *, signal: str = "metrics") -> None:
         super().__init__(
             preferred_temporality=exporter._preferred_temporality,  # noqa: SLF001 - as a reader asks for it
             preferred_aggregation=exporter._preferred_aggregation,  # noqa: SLF001
         )
         self._exporter = exporter
-        self._told = _Told("metrics")
+        self._told = _Told(signal)
 
     def export(
         self,
@@ -69,7 +94,11 @@ class ToldMetricExporter(MetricExporter):
     ) -> MetricExportResult:
         """Export one collection; the next one holds the totals again."""
         with _reasons() as reasons:
-            result = self._exporter.export(metrics_data, timeout_millis, **more)
+            try:
+                result = self._exporter.export(metrics_data, timeout_millis, **more)
+            except Exception as error:  # noqa: BLE001 - lost, like all that cannot be sent
+                reasons.append(f"{type(error).__name__}: {error}")
+                result = MetricExportResult.FAILURE
         self._told.ended(ok=result is MetricExportResult.SUCCESS, reasons=reasons)
         return result
 
@@ -88,6 +117,11 @@ class _Told:
     def __init__(self, signal: str) -> None:
         self._signal = signal
         self._failures = 0
+
+    @property
+    def is_away(self) -> bool:
+        """Say whether the last export failed."""
+        return self._failures > 0
 
     def ended(self, *, ok: bool, reasons: Sequence[str]) -> None:
         if not ok:

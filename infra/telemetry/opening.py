@@ -11,7 +11,7 @@ import logging
 import os
 import sys
 import threading
-from contextlib import asynccontextmanager, suppress
+from contextlib import asynccontextmanager, contextmanager, suppress
 from typing import TYPE_CHECKING
 
 import structlog
@@ -21,9 +21,10 @@ from infra.telemetry.instruments import SILENT, Instruments
 from infra.telemetry.metrics import Metrics
 from infra.telemetry.otel_settings import OtelSettings
 from infra.telemetry.tracing import Tracing
+from schema.errors import Misconfigured
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Callable, Sequence
+    from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 
     from opentelemetry.sdk.metrics import MeterProvider
     from opentelemetry.sdk.metrics.export import MetricReader
@@ -32,12 +33,15 @@ if TYPE_CHECKING:
     from opentelemetry.sdk.trace.export import SpanExporter
 
     from infra.settings import Settings
+    from infra.telemetry.exporting import ToldSpanExporter
     from infra.telemetry.otel_settings import Protocol
 
 log: structlog.stdlib.BoundLogger = structlog.get_logger(__name__)
 
 # It makes a record for every span that finds the queue full; why it is full, the exporter says.
 _CHATTY = "opentelemetry.sdk._shared_internal"
+_LENGTH_LIMITS = ("OTEL_ATTRIBUTE_VALUE_LENGTH_LIMIT", "OTEL_SPAN_ATTRIBUTE_VALUE_LENGTH_LIMIT")
+_ATTRIBUTE_CHARACTERS = 1_000
 # The process is about to end, and has seconds for everything.
 _LAST_SECONDS = 3.0
 
@@ -51,7 +55,8 @@ async def open_instruments(
     Whatever cannot be sent within three seconds then is lost. ``is_exposed`` asks for a page of
     metrics.
     """
-    otel = OtelSettings.from_environment(os.environ)
+    with _settings_of_sdk():
+        otel = OtelSettings.from_environment(os.environ)
     is_exposed = is_exposed and not otel.is_disabled
     is_written = settings.emf and not otel.is_disabled
     if not (otel.traces or otel.metrics or is_exposed or is_written):
@@ -60,24 +65,26 @@ async def open_instruments(
     resource = _resource(process, worker)
     tracing, metrics, exposition = SILENT.tracing, SILENT.metrics, None
     closing: list[Callable[[], object]] = []
-    if otel.traces:
-        tracer_provider = _tracer_provider(otel.traces, resource)
-        closing.append(tracer_provider.shutdown)
-        tracing = tracing_of(tracer_provider, settings)
-    readers: list[MetricReader] = []
-    if otel.metrics:
-        readers.append(_otlp_reader(otel.metrics))
-    if is_written:
-        readers.append(_emf_reader(settings.emf_interval_seconds))
-    if is_exposed:
-        from infra.telemetry.exposition import Exposition
+    with _settings_of_sdk():
+        if otel.traces:
+            exporter = _span_exporter(otel.traces)
+            tracer_provider = _tracer_provider(exporter, resource)
+            closing.append(tracer_provider.shutdown)
+            tracing = _tracing(tracer_provider, settings, is_wanted=exporter.wants_spans)
+        readers: list[MetricReader] = []
+        if otel.metrics:
+            readers.append(_otlp_reader(otel.metrics))
+        if is_written:
+            readers.append(_emf_reader(settings.emf_interval_seconds))
+        if is_exposed:
+            from infra.telemetry.exposition import Exposition
 
-        exposition = Exposition()
-        readers.append(exposition.reader)
-    if readers:
-        meter_provider = _meter_provider(readers, resource)
-        closing.append(meter_provider.shutdown)
-        metrics = Metrics(meter_provider.get_meter(names.SCOPE))
+            exposition = Exposition()
+            readers.append(exposition.reader)
+        if readers:
+            meter_provider = _meter_provider(readers, resource)
+            closing.append(meter_provider.shutdown)
+            metrics = Metrics(meter_provider.get_meter(names.SCOPE))
     log.info(
         "telemetry.opened",
         traces=otel.traces,
@@ -91,8 +98,21 @@ async def open_instruments(
         await _within(_LAST_SECONDS, closing)
 
 
-def tracing_of(provider: TracerProvider, settings: Settings) -> Tracing:
-    """Give the tracing of a process whose spans go to this provider."""
+@contextmanager
+def _settings_of_sdk() -> Iterator[None]:
+    """Refuse what the SDK refuses: only its settings can be at fault."""
+    try:
+        yield
+    except Misconfigured:
+        raise
+    except Exception as error:
+        told = " ".join(str(error).split())
+        raise Misconfigured(f"a setting of OpenTelemetry (OTEL_…): {told}") from error
+
+
+def _tracing(
+    provider: TracerProvider, settings: Settings, *, is_wanted: Callable[[], bool]
+) -> Tracing:
     system, destination = "haulage_outbox", "outbox"
     if settings.consumer_mode == "sqs-consumer" and settings.queue_url:
         system, destination = "aws_sqs", settings.queue_url.rstrip("/").rpartition("/")[2]
@@ -101,14 +121,12 @@ def tracing_of(provider: TracerProvider, settings: Settings) -> Tracing:
         system=system,
         destination=destination,
         each_run=settings.trace_runs,
+        is_wanted=is_wanted,
     )
 
 
 # ruff: noqa: PLC0415 - each of these costs a good part of a second, and most are not needed
-def _tracer_provider(protocol: Protocol, resource: Resource) -> TracerProvider:
-    from opentelemetry.sdk.trace import TracerProvider
-    from opentelemetry.sdk.trace.export import BatchSpanProcessor
-
+def _span_exporter(protocol: Protocol) -> ToldSpanExporter:
     from infra.telemetry.exporting import ToldSpanExporter, take_over_logs
 
     exporter: SpanExporter
@@ -120,18 +138,35 @@ def _tracer_provider(protocol: Protocol, resource: Resource) -> TracerProvider:
         from opentelemetry.exporter.otlp.proto.http import trace_exporter as over_http
 
         exporter = over_http.OTLPSpanExporter()
-    logging.getLogger(_CHATTY).setLevel(logging.ERROR)
     take_over_logs()
+    return ToldSpanExporter(exporter)
+
+
+def _tracer_provider(exporter: SpanExporter, resource: Resource) -> TracerProvider:
+    from opentelemetry.sdk.trace import SpanLimits, TracerProvider
+    from opentelemetry.sdk.trace.export import BatchSpanProcessor
+
+    logging.getLogger(_CHATTY).setLevel(logging.ERROR)
+    # What a client sends may stand in an attribute, and is as long as the client likes.
+    is_limited = any(os.environ.get(name) for name in _LENGTH_LIMITS)
+    limits = SpanLimits(max_span_attribute_length=None if is_limited else _ATTRIBUTE_CHARACTERS)
     # By itself the SDK would wait at the exit for a collector that never answers.
-    provider = TracerProvider(resource=resource, shutdown_on_exit=False)
-    provider.add_span_processor(BatchSpanProcessor(ToldSpanExporter(exporter)))
+    provider = TracerProvider(resource=resource, span_limits=limits, shutdown_on_exit=False)
+    provider.add_span_processor(BatchSpanProcessor(exporter))
     return provider
 
 
 def _meter_provider(readers: Sequence[MetricReader], resource: Resource) -> MeterProvider:
-    from opentelemetry.sdk.metrics import MeterProvider
+    from opentelemetry.sdk.metrics import AlwaysOffExemplarFilter, MeterProvider
 
-    return MeterProvider(readers, resource, shutdown_on_exit=False)
+    # Exemplars would double what a measurement costs, where they were not asked for.
+    is_asked = bool(os.environ.get("OTEL_METRICS_EXEMPLAR_FILTER"))
+    return MeterProvider(
+        readers,
+        resource,
+        exemplar_filter=None if is_asked else AlwaysOffExemplarFilter(),
+        shutdown_on_exit=False,
+    )
 
 
 def _otlp_reader(protocol: Protocol) -> MetricReader:
@@ -156,8 +191,10 @@ def _emf_reader(interval_seconds: float) -> MetricReader:
     from opentelemetry.sdk.metrics.export import PeriodicExportingMetricReader
 
     from infra.telemetry.emf import EmfExporter
+    from infra.telemetry.exporting import ToldMetricExporter
 
-    return PeriodicExportingMetricReader(EmfExporter(sys.stdout), interval_seconds * 1_000)
+    exporter = ToldMetricExporter(EmfExporter(sys.stdout), signal="emf")
+    return PeriodicExportingMetricReader(exporter, interval_seconds * 1_000)
 
 
 def _resource(process: str, worker: str) -> Resource:

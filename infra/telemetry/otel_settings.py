@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import logging
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal, Self, cast
 from urllib.parse import urlsplit
+
+from opentelemetry.util.re import parse_env_headers
 
 from schema.errors import Misconfigured
 
@@ -12,6 +15,8 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
 Protocol = Literal["http/protobuf", "grpc"]
+# It writes the headers that it cannot read, and they hold keys.
+logging.getLogger("opentelemetry.util.re").disabled = True
 _PROTOCOLS = ("http/protobuf", "grpc")
 
 
@@ -39,6 +44,7 @@ def _protocol(environment: Mapping[str, str], signal: str) -> Protocol | None:
     endpoint = _setting(environment, signal, "ENDPOINT")
     if exporter == "none" or not endpoint:
         return None
+    _check_headers(environment, signal)
     if "@" in urlsplit(endpoint if "//" in endpoint else f"//{endpoint}").netloc:
         raise Misconfigured(
             "OTEL_EXPORTER_OTLP_ENDPOINT: credentials in an address get into logs; they belong"
@@ -50,6 +56,15 @@ def _protocol(environment: Mapping[str, str], signal: str) -> Protocol | None:
             f"OTEL_EXPORTER_OTLP_PROTOCOL: {protocol[:50]!r} is none of {', '.join(_PROTOCOLS)}"
         )
     return cast(Protocol, protocol)
+
+
+def _check_headers(environment: Mapping[str, str], signal: str) -> None:
+    """Refuse headers of which the exporter would leave some out."""
+    for name in (f"OTEL_EXPORTER_OTLP_{signal}_HEADERS", "OTEL_EXPORTER_OTLP_HEADERS"):
+        headers = environment.get(name, "").split(",")
+        for number, header in enumerate(headers, 1):
+            if header.strip() and not parse_env_headers(header, liberal=True):
+                raise Misconfigured(f"{name}: header {number} of {len(headers)} is not name=value")
 
 
 def _setting(environment: Mapping[str, str], signal: str, name: str) -> str:

@@ -5,6 +5,7 @@ Whatever a field of a log event holds, the line that comes of it is plain JSON o
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Iterable, Mapping
 from functools import lru_cache
@@ -13,17 +14,18 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from collections.abc import MutableMapping
 
-# Every repetition is bounded: a text of any shape costs time in proportion to its length.
-_URL_SECRET = re.compile(
-    r"\b([A-Za-z][A-Za-z0-9+.-]{1,20}://)"
-    r"(?:[^\s/]{0,256}@|[^\s/@:]{0,128}:[^\s@]{0,256}@|[^\s/@:]{0,128}:[^\s/@]{0,256}\Z)"
+# A text of any shape costs time in proportion to its length. ASCII: a letter of another script is
+# no part of a word of ours, and does not stand for a letter of one.
+_SPACE = re.compile(r"\s|\Z")
+_BEARER = re.compile(r"(?ai)(bearer\s{1,8})\S+")
+_NAMED_SECRET = re.compile(
+    r"(?ai)(password\s{0,4}=\s{0,4}|x-amz-(?:signature|security-token)=)(?:'[^']+'?|[^\s&'\"]+)"
 )
-_BEARER = re.compile(r"(?i)\b(bearer\s{1,8})\S+")
-_NAMED_SECRET = re.compile(r"(?i)(password=|x-amz-(?:signature|security-token)=)[^\s&'\"]+")
+_QUOTED_SECRET = re.compile(r"""(?ai)(password['"]\s{0,4}:\s{0,4}['"])[^'"]+""")
 _API_KEY = re.compile(r"hlg_[A-Za-z0-9_-]+")
 # One of these is in every text that any of the patterns finds. Most have none: looking for words
 # costs a hundredth of what the patterns do.
-_SIGNS = ("://", "bearer", "password=", "x-amz-", "hlg_")
+_SIGNS = ("://", "bearer", "password", "x-amz-", "hlg_")
 _SECRET_NAME = re.compile(r"(?i)passw(or)?d|secret|authorization|api_?key|(^|_)token$")
 _HIDDEN = "***"
 # What is longer is cut, with a mark, before anything else is done with it.
@@ -66,8 +68,11 @@ class _Line:
 
     def value(self, value: object, depth: int = 0) -> object:
         """Give what may be written of a value: plain JSON, without secrets."""
-        if value is None or isinstance(value, (bool, float)):
+        if value is None or isinstance(value, bool):
             return value
+        if isinstance(value, float):
+            # JSON has no others.
+            return value if math.isfinite(value) else str(value)
         if isinstance(value, int):
             # A member of an enumeration becomes its number.
             return int(value) if value.bit_length() <= 64 else CUT  # noqa: PLR2004 - a machine's word
@@ -142,16 +147,36 @@ def redact(text: str) -> str:
     lowered = text.lower()
     if not any(sign in lowered for sign in _SIGNS):
         return text + CUT if cut else text
-    if "://" in text:
-        text = _URL_SECRET.sub(_without_userinfo, text)
+    text = _without_userinfo(text, is_cut=cut)
     text = _BEARER.sub(r"\1***", text)
     text = _NAMED_SECRET.sub(r"\1***", text)
+    text = _QUOTED_SECRET.sub(r"\1***", text)
     text = _API_KEY.sub("hlg_***", text)
     return text + CUT if cut else text
 
 
-def _without_userinfo(found: re.Match[str]) -> str:
-    if found[0].endswith("@"):
-        return f"{found[1]}{_HIDDEN}@"
-    # The end of the text: a host with its port, or a password whose URL was cut off.
-    return found[0] if len(found.string) < TEXT_LIMIT else f"{found[1]}{_HIDDEN}"
+def _without_userinfo(text: str, *, is_cut: bool) -> str:
+    """Hide what stands between ``://`` and the ``@`` of a URL, a password of any form among it."""
+    kept: list[str] = []
+    done = end = 0
+    start = text.find("://") + 3
+    while start > 2:  # noqa: PLR2004 - found
+        if start > end:
+            found = _SPACE.search(text, start)
+            assert found is not None, "the end of the text is one"
+            end = found.start()
+        slash = text.find("/", start, end)
+        authority_end = end if slash < 0 else slash
+        sign = text.rfind("@", start, authority_end)
+        colon = text.find(":", start, authority_end)
+        if sign < 0 <= colon:
+            # A password may hold slashes; one whose end was cut off has no sign.
+            sign = text.find("@", colon, end)
+            if sign < 0 and is_cut and authority_end == len(text):
+                sign = end
+        if sign >= 0:
+            kept += text[done:start], _HIDDEN
+            done = sign
+        start = text.find("://", max(start, done)) + 3
+    kept.append(text[done:])
+    return "".join(kept)

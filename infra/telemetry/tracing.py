@@ -11,6 +11,7 @@ from __future__ import annotations
 import time
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import replace
+from functools import lru_cache
 from itertools import islice
 from typing import TYPE_CHECKING, Final
 
@@ -47,7 +48,10 @@ _NO_SPAN: Final = nullcontext(INVALID_SPAN)
 
 
 class Tracing:
-    """Makes the spans of a process; without a tracer it makes none, and costs next to nothing."""
+    """Makes the spans of a process; without a tracer it makes none, and costs next to nothing.
+
+    Nor does it where ``is_wanted`` says no: what is stored and sent carries on the trace that came.
+    """
 
     def __init__(
         self,
@@ -56,8 +60,10 @@ class Tracing:
         system: str = "",
         destination: str = "",
         each_run: bool = False,
+        is_wanted: Callable[[], bool] = lambda: True,
     ) -> None:
         self._tracer = tracer
+        self._is_wanted = is_wanted
         self._destination = destination
         self._messaging = {
             names.MESSAGING_SYSTEM: system,
@@ -82,7 +88,7 @@ class Tracing:
 
         ``origin`` is the traceparent of what had the work done again.
         """
-        if self._tracer is None:
+        if self._tracer is None or not self._is_wanted():
             return _NO_SPAN
         cause = get_current_span(_remote(origin)).get_span_context()
         return self._span(
@@ -107,7 +113,7 @@ class Tracing:
         ``parts`` are the spans of what is dealt with here at once: it links to each of them.
         ``began`` is a reading of ``time.monotonic``, of what is known to be work only at its end.
         """
-        if self._tracer is None:
+        if self._tracer is None or not self._is_wanted():
             return _NO_SPAN
         distinct = {trace.traceparent: trace for trace in traces}
         contexts = [
@@ -139,7 +145,7 @@ class Tracing:
         self, trace: Trace, *, name: str, attributes: Attributes
     ) -> AbstractContextManager[Span]:
         """Open the span of a request, the child of the client's if it sent a context."""
-        if self._tracer is None:
+        if self._tracer is None or not self._is_wanted():
             return _NO_SPAN
         return self._span(
             name,
@@ -156,7 +162,7 @@ class Tracing:
         attributes: Attributes = {},  # noqa: B006
     ) -> AbstractContextManager[Span]:
         """Open a span within the current one, which carries on the same trace."""
-        if self._tracer is None:
+        if self._tracer is None or not get_current_span().is_recording():
             return _NO_SPAN
         return self._span(
             f"{operation.name} {self._destination}",
@@ -261,8 +267,12 @@ def _dated_ns(moment: float) -> int:
     return time.time_ns() - round((time.monotonic() - moment) * 1e9)
 
 
+@lru_cache(maxsize=1_024)
 def _remote(parent: str | None, state: str | None = None) -> Context:
-    """Read a context to carry on; it is empty where there is none, or a malformed one."""
+    """Read a context to carry on; it is empty where there is none, or a malformed one.
+
+    Kept for a while: all entries of a job have the same, and each is read for several spans.
+    """
     if parent is None:
         return _NOWHERE
     carrier = {"traceparent": parent}

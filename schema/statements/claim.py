@@ -138,7 +138,9 @@ FROM outbox WHERE id = ANY(CAST(:entry_ids AS bigint[])) AND state = 'CLAIMED'
 _EXTEND = sa.text(
     """
 WITH asked AS MATERIALIZED (
-    SELECT * FROM unnest(CAST(:entry_ids AS bigint[]), CAST(:epochs AS integer[])) AS h (id, epoch)
+    SELECT * FROM unnest(
+        CAST(:entry_ids AS bigint[]), CAST(:epochs AS integer[]), CAST(:job_ids AS uuid[])
+    ) AS h (id, epoch, job_id)
 ), free AS MATERIALIZED (
     SELECT o.id FROM outbox o JOIN asked h ON h.id = o.id AND h.epoch = o.epoch
     WHERE o.state = 'CLAIMED' AND o.locked_until > now()
@@ -149,9 +151,10 @@ WITH asked AS MATERIALIZED (
     SET locked_until = now() + CAST(:lease_seconds AS double precision) * interval '1 second'
     FROM free WHERE o.id = free.id
 )
-SELECT o.id, j.status AS job_status
-FROM outbox o JOIN asked h ON h.id = o.id AND h.epoch = o.epoch JOIN job j ON j.id = o.job_id
-WHERE o.state = 'CLAIMED' AND o.locked_until > now()
+SELECT h.id, j.status AS job_status, o.id IS NOT NULL AS is_held
+FROM asked h JOIN job j ON j.id = h.job_id
+LEFT JOIN outbox o ON o.id = h.id AND o.epoch = h.epoch
+    AND o.state = 'CLAIMED' AND o.locked_until > now()
 """
 )
 
@@ -269,14 +272,17 @@ def let_go_of_entries(entry_ids: Sequence[int]) -> TextClause:
 
 
 def extend_leases(
-    entry_ids: Sequence[int], epochs: Sequence[int], lease_seconds: float
+    entry_ids: Sequence[int], epochs: Sequence[int], job_ids: Sequence[UUID], lease_seconds: float
 ) -> TextClause:
-    """Extend the live leases that these epochs hold: rows of (id, job_status), still held.
+    """Extend the live leases that these epochs hold: rows of (id, job_status, is_held).
 
     It waits for nobody: a row that is locked, by a settle of the holder's own, stays as it is.
     """
     return _EXTEND.bindparams(
-        entry_ids=list(entry_ids), epochs=list(epochs), lease_seconds=lease_seconds
+        entry_ids=list(entry_ids),
+        epochs=list(epochs),
+        job_ids=list(job_ids),
+        lease_seconds=lease_seconds,
     )
 
 

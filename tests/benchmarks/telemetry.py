@@ -35,6 +35,8 @@ if TYPE_CHECKING:
     from tests.benchmarks.stage import Place
 
 _OFF = "no telemetry"
+_DEFAULT = "metrics for Prometheus"
+_HOLE = "a collector that never answers"
 _MIB = 1024 * 1024
 KINDS = {"noop-many": "100 a call", "noop": "one a call"}
 
@@ -50,9 +52,11 @@ async def black_hole() -> AsyncIterator[str]:
         writer.close()
 
     server = await asyncio.start_server(swallow, "127.0.0.1", 0)
-    yield f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}"
-    over.set()
-    server.close()
+    try:
+        yield f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}"
+    finally:
+        over.set()
+        server.close()
 
 
 async def measure(*, jobs: int, rounds: int) -> tuple[Table, dict[str, object], dict[str, str]]:
@@ -73,9 +77,9 @@ async def measure(*, jobs: int, rounds: int) -> tuple[Table, dict[str, object], 
         async with black_hole() as hole, Stage() as stage:
             environments = {
                 _OFF: {"OTEL_SDK_DISABLED": "true"},
-                "metrics for Prometheus": {},
+                _DEFAULT: {},
                 "a collector": {"OTEL_EXPORTER_OTLP_ENDPOINT": collector.url},
-                "a collector that never answers": {"OTEL_EXPORTER_OTLP_ENDPOINT": hole},
+                _HOLE: {"OTEL_EXPORTER_OTLP_ENDPOINT": hole},
             }
             for number, (name, environment) in enumerate(environments.items()):
                 place = await stage.place(f"telemetry_{number}", mode="outbox", **drain.SETTINGS)
@@ -105,6 +109,13 @@ def _cpu_ratio(line: Line, base: Line) -> float:
     )
 
 
+def _compared(line: Line, base: Line) -> str:
+    return (
+        f"{line.name}: {line.ratio_to(base):.3f} of the throughput and"
+        f" {_cpu_ratio(line, base):.3f} of the CPU of {base.name}\n"
+    )
+
+
 def _growth(sizes_mib: list[float]) -> str:
     """Compare the resident set of the first rounds, the first of all apart, with the last."""
     third = max(1, (len(sizes_mib) - 1) // 3)
@@ -122,13 +133,11 @@ def main() -> int:
     sys.stdout.write(as_markdown([table], about))
     lines = {line.name: line for line in table.lines}
     for how in KINDS.values():
-        base = lines[f"{_OFF}, {how}"]
         for name, line in lines.items():
-            if name.endswith(how) and line is not base:
-                sys.stdout.write(
-                    f"{name}: {line.ratio_to(base):.3f} of the throughput and"
-                    f" {_cpu_ratio(line, base):.3f} of the CPU of {base.name}\n"
-                )
+            if name.endswith(how) and not name.startswith(_OFF):
+                sys.stdout.write(_compared(line, lines[f"{_OFF}, {how}"]))
+        # What a collector that is away costs whoever set one.
+        sys.stdout.write(_compared(lines[f"{_HOLE}, {how}"], lines[f"{_DEFAULT}, {how}"]))
     for name, sizes in memory.items():
         sys.stdout.write(f"resident, {name}: {sizes}\n")
     return 0

@@ -8,6 +8,7 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 from sqlalchemy.sql.elements import TextClause
 
 from infra.database import Database
+from schema.ids import uuid7
 from schema.statements.claim import (
     claim_by_id,
     claim_ready,
@@ -92,7 +93,7 @@ async def test_no_plan_is_kept_from_when_the_outbox_was_empty(database: Database
         *STATEMENTS,
         claim_by_id("w", 30, [1]),
         take_over_lapsed(30, most=10),
-        extend_leases([1], [1], 30),
+        extend_leases([1], [1], [uuid7()], 30),
         release_entries([1], [1], 0),
         next_ready(),
         promote_due(),

@@ -14,6 +14,7 @@ from schema.outcome import Failed, Outcome, Succeeded
 from schema.statements.claim import claim_ready, next_ready
 from schema.statements.control import cancel_job, pause_job, resume_job
 from tests.deliveries import Delivery
+from tests.integration.faults.stations import log_lines, named
 from tests.platform import KIND, Platform, Recorder, eventually
 from tests.steps import Control, claim_all, control, kill, lapse, settle_as, sweep
 
@@ -262,21 +263,26 @@ async def test_running_work_of_a_cancelled_job_is_interrupted_at_once(
 
     recorder = Recorder(endless)
     job_id = await platform.submit(4)
-    async with (
-        delivery.dispatching(),
-        delivery.consuming(recorder, concurrency=2, lease_seconds=3_600),
-    ):
-        delivery.listener.wake()
-        await recorder.started.wait()
-        await control(platform, cancel_job, job_id)
-        delivery.listener.tell_controlled()
-        await asyncio.wait_for(interrupted.wait(), timeout=10)
+    with log_lines() as lines:
+        async with (
+            delivery.dispatching(),
+            delivery.consuming(recorder, concurrency=2, lease_seconds=3_600),
+        ):
+            delivery.listener.wake()
+            await recorder.started.wait()
+            await control(platform, cancel_job, job_id)
+            delivery.listener.tell_controlled()
+            await asyncio.wait_for(interrupted.wait(), timeout=10)
 
-        async def swept() -> bool:
-            return not (await platform.job(job_id)).sweeping
+            async def swept() -> bool:
+                return not (await platform.job(job_id)).sweeping
 
-        await eventually(swept)
+            await eventually(swept)
     assert await platform.statuses(job_id) == {"CANCELLED": 4}
+    # A client that cancels is no fault, and is told apart from a lease that was lost.
+    assert not named(lines, "lease.lost")
+    assert {line["interrupted"] for line in named(lines, "entry.stopped")} == {2}
+    assert {line["ended"] for line in named(lines, "entry.done")} == {"stopped"}
     await platform.check_consistency()
 
 

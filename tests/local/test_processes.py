@@ -3,10 +3,12 @@
 import dataclasses
 import os
 import signal
+import socket
 import sys
 import threading
 from pathlib import Path
 
+import psutil
 import pytest
 
 from localstack import processes
@@ -113,3 +115,31 @@ def test_a_command_returns_what_it_printed_or_fails_with_what_it_complained_of(
     assert run("print(input().upper())", given="key\n") == "KEY\n"
     with pytest.raises(ProcessError, match=r"the script failed with exit code 1:[^$]*ValueError"):
         run("raise ValueError")
+
+
+# Its first thread ends, and another holds the port: it shows itself dead, without a command.
+OUTLIVED = """
+import ctypes, socket, threading
+server = socket.create_server(("127.0.0.1", 0))
+threading.Thread(target=server.accept).start()
+print(server.getsockname()[1], flush=True)
+ctypes.CDLL(None).pthread_exit(None)
+"""
+
+
+def test_a_process_whose_first_thread_ended_is_alive_until_its_last_one_has(tmp_path: Path) -> None:
+    identity = start(OUTLIVED, tmp_path / "log")
+    wait_for_text("\n", identity, Interruption())
+    shown = psutil.Process(identity.pid)
+    processes.wait_until(
+        lambda: sys.platform == "darwin" or shown.status() == psutil.STATUS_ZOMBIE,
+        "its first thread still runs",
+        watching=[],
+        interruption=Interruption(),
+        timeout_seconds=20,
+    )
+    assert identity.is_alive
+    processes.stop([identity], grace_seconds=10)
+    assert not identity.is_alive
+    with socket.create_server(("127.0.0.1", int(Path(identity.log).read_text()))):
+        pass

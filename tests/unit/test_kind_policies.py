@@ -21,7 +21,10 @@ def test_a_policy_changes_what_it_names_and_leaves_the_rest() -> None:
         ("{", "not JSON"),
         ("[]", "dict"),
         ('{"nope": {}}', "'nope' is no kind; there are: export"),
-        ('{"export": {"maxAtempts": 3}}', "export.maxAtempts: is no policy"),
+        (
+            '{"export": {"maxAtempts": 3}}',
+            "no policy; there are: maxAttempts, backoff",
+        ),
         ('{"export": {"maxAttempts": 0}}', "export.maxAttempts"),
         ('{"export": {"maxAttempts": 101}}', "export.maxAttempts"),
         ('{"export": {"chunkMaximum": 1.5}}', "export.chunkMaximum"),

@@ -219,3 +219,16 @@ def test_opentelemetrys_own_variables_say_what_leaves_the_process(
 def test_what_there_is_not_is_refused_by_name(name: str, value: str) -> None:
     with pytest.raises(Misconfigured, match=name):
         OtelSettings.from_environment({"OTEL_EXPORTER_OTLP_ENDPOINT": COLLECTOR, name: value})
+
+
+@pytest.mark.parametrize("header", ["x-team: pa55", "x-team=pa55;word", 'x-key="pa55"', "pa55"])
+def test_a_header_that_would_be_left_out_is_refused_and_not_shown(
+    header: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    environment = {
+        "OTEL_EXPORTER_OTLP_ENDPOINT": COLLECTOR,
+        "OTEL_EXPORTER_OTLP_HEADERS": f"a=b,{header}",
+    }
+    with pytest.raises(Misconfigured, match="OTEL_EXPORTER_OTLP_HEADERS: header 2 of 2") as raised:
+        OtelSettings.from_environment(environment)
+    assert "pa55" not in str(raised.value) + caplog.text

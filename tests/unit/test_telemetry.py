@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import math
 import subprocess
 import sys
 import time
@@ -141,13 +142,31 @@ def test_the_cause_of_an_error_inside_nested_task_groups_is_shown_with_its_frame
         ("at http://localhost:4566", None),
         ("Authorization: Bearer abc.def", "Authorization: Bearer ***"),
         (f"key {KEY}, again {KEY}", "key hlg_***, again hlg_***"),
-        ("postgresql:///n?sslpassword=x&password=y&host=z", None),
+        (
+            "postgresql:///n?sslpassword=x&password=y&host=z",
+            "postgresql:///n?sslpassword=***&password=***&host=z",
+        ),
+        # Behind a letter of another script, and behind what may stand in a name.
+        ("连接postgres://app:pa55@db/x", "连接postgres://***@db/x"),
+        ("_postgres://app:pa55@db/x", "_postgres://***@db/x"),
+        ("登录Bearer abc.def", "登录Bearer ***"),
+        # As long as the token that a cloud hands out for a password.
+        (f"postgresql://app:{'p' * 3_000}@db:5432/x", "postgresql://***@db:5432/x"),
+        ("postgres://app:pa55://word@db/x", "postgres://***@db/x"),
+        ("password = 'pa55 word' host=z", "password = *** host=z"),
+        ('{"password": "pa55 word"}', '{"password": "***"}'),
+        ("password: must be longer", None),
+        ("http://localhost:4566/path?from=a", None),
     ],
 )
 def test_credentials_are_taken_out_of_a_text(text: str, redacted: str | None) -> None:
-    if "sslpassword" in text:
-        redacted = "postgresql:///n?sslpassword=***&password=***&host=z"
     assert redact(text) == (text if redacted is None else redacted)
+
+
+def test_a_number_that_json_does_not_have_becomes_a_text() -> None:
+    event = {"event": "x", "price": math.nan, "listed": [math.inf, 1.5]}
+    written = redact_event(None, "", event)
+    assert (written["price"], written["listed"]) == ("nan", ["inf", 1.5])
 
 
 def test_a_secret_that_the_cut_runs_through_is_not_half_shown() -> None:
@@ -159,7 +178,22 @@ def test_a_secret_that_the_cut_runs_through_is_not_half_shown() -> None:
 
 @pytest.mark.parametrize(
     "unit",
-    ["x", "a://", "a1+.-", "ab://c:", "bearer ", " ", "'", "\"'", "0x", "hlg_", "@:/"],
+    [
+        "x",
+        "a://",
+        "://",
+        "a://u:p@",
+        "password='",
+        "a1+.-",
+        "ab://c:",
+        "bearer ",
+        " ",
+        "'",
+        "\"'",
+        "0x",
+        "hlg_",
+        "@:/",
+    ],
 )
 def test_a_text_of_any_shape_and_size_is_judged_in_no_time(unit: str) -> None:
     text = unit * (4_000_000 // len(unit))

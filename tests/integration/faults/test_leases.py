@@ -108,9 +108,15 @@ async def test_a_lease_that_has_ended_is_neither_extended_nor_given_back(
     await platform.submit(1)
     (row,) = await database.fetch(claim_ready("w", 30, kinds=[KIND], most=1))
     held = ([row.entry_id], [row.epoch])
-    assert await database.fetch(extend_leases(*held, 30))
+
+    async def is_extended() -> bool:
+        (answer,) = await database.fetch(extend_leases(*held, [row.job_id], 30))
+        assert answer.job_status == "RUNNING"
+        return bool(answer.is_held)
+
+    assert await is_extended()
     await platform.rows("UPDATE outbox SET locked_until = now() - interval '1 ms' RETURNING id")
-    assert not await database.fetch(extend_leases(*held, 30))
+    assert not await is_extended()
     assert not await database.fetch(release_entries(*held, 0))
     (entry,) = await platform.rows("SELECT state, locked_by FROM outbox")
     assert tuple(entry) == ("CLAIMED", "w")

@@ -1,0 +1,134 @@
+"""Exporters whose collector is away: what is told, what is still worth making, and no traceback."""
+
+import asyncio
+import io
+import os
+from collections.abc import Sequence
+
+import pytest
+import structlog
+from opentelemetry.sdk.metrics import MeterProvider
+from opentelemetry.sdk.metrics.export import PeriodicExportingMetricReader
+from opentelemetry.sdk.trace import ReadableSpan, TracerProvider
+from opentelemetry.sdk.trace.export import SimpleSpanProcessor, SpanExporter, SpanExportResult
+
+from infra.settings import Settings
+from infra.telemetry import names
+from infra.telemetry.emf import EmfExporter
+from infra.telemetry.exporting import ToldMetricExporter, ToldSpanExporter
+from infra.telemetry.opening import open_instruments
+from infra.telemetry.tracing import Tracing, continued
+from schema.errors import Misconfigured
+from schema.message import Trace
+
+TRACE = Trace("request", f"00-{'a' * 32}-{'b' * 16}-01")
+
+
+class Collector(SpanExporter):
+    """Takes spans, refuses them or fails, as it is told."""
+
+    def __init__(self) -> None:
+        self.answer: SpanExportResult | Exception = SpanExportResult.SUCCESS
+        self.asked = 0
+
+    def export(self, spans: Sequence[ReadableSpan]) -> SpanExportResult:
+        self.asked += len(spans)
+        if isinstance(self.answer, Exception):
+            raise self.answer
+        return self.answer
+
+
+@pytest.mark.parametrize("answer", [SpanExportResult.FAILURE, OSError("no certificate")])
+def test_while_the_collector_is_away_one_span_in_a_while_asks_whether_it_is_back(
+    answer: SpanExportResult | Exception,
+) -> None:
+    collector = Collector()
+    now = 1_000.0
+    exporter = ToldSpanExporter(collector, clock=lambda: now)
+    provider = TracerProvider(shutdown_on_exit=False)
+    provider.add_span_processor(SimpleSpanProcessor(exporter))
+    tracing = Tracing(provider.get_tracer("test"), is_wanted=exporter.wants_spans)
+
+    def work(times: int) -> int:
+        before = collector.asked
+        for _ in range(times):
+            with tracing.one(names.PROCESS, TRACE) as span:
+                carried = continued(TRACE, span)
+            # The trace goes on, sampled as it was, whether or not there is a span of ours in it.
+            assert (carried.traceparent or "").endswith("-01")
+            assert (carried.traceparent or "").split("-")[1] == "a" * 32
+        return collector.asked - before
+
+    with structlog.testing.capture_logs() as told:
+        assert work(3) == 3
+        collector.answer = answer
+        assert work(100) == 2  # the one that failed, and the first that asks again
+        now += 1.9
+        assert work(100) == 0
+        now += 0.2
+        assert work(100) == 1
+        collector.answer = SpanExportResult.SUCCESS
+        now += 2.1
+        assert work(100) == 100
+    assert [line["event"] for line in told] == ["telemetry.away", "telemetry.recovered"]
+    assert told[1]["after_failures"] == 3
+
+
+def test_a_span_within_another_is_made_only_where_that_one_is() -> None:
+    collector = Collector()
+    provider = TracerProvider(shutdown_on_exit=False)
+    provider.add_span_processor(SimpleSpanProcessor(collector))
+    is_wanted = True
+    tracing = Tracing(provider.get_tracer("test"), is_wanted=lambda: is_wanted)
+    with tracing.serving(TRACE, name="POST", attributes={}):
+        is_wanted = False
+        with tracing.inside(names.SUBMIT, TRACE):
+            pass
+    assert collector.asked == 2
+    with tracing.serving(TRACE, name="POST", attributes={}), tracing.inside(names.SUBMIT, TRACE):
+        is_wanted = True
+    assert collector.asked == 2
+
+
+def test_metrics_that_cannot_be_written_are_told_of_once() -> None:
+    read, write = os.pipe()
+    os.close(read)
+    with io.TextIOWrapper(io.FileIO(write, "w"), write_through=True) as out:
+        reader = PeriodicExportingMetricReader(
+            ToldMetricExporter(EmfExporter(out), signal="emf"), export_interval_millis=3_600_000
+        )
+        provider = MeterProvider([reader], shutdown_on_exit=False)
+        provider.get_meter("test").create_counter("haulage.test").add(1)
+        with structlog.testing.capture_logs() as told:
+            for _ in range(3):
+                provider.force_flush()
+    ((event, exporter, error),) = [(it["event"], it["exporter"], it["error"]) for it in told]
+    assert (event, exporter) == ("telemetry.away", "emf")
+    assert "BrokenPipeError" in error
+
+
+@pytest.mark.parametrize(
+    "setting",
+    [
+        "OTEL_EXPORTER_OTLP_ENDPOINT=http://[::1",
+        "OTEL_BSP_MAX_QUEUE_SIZE=0",
+        "OTEL_METRIC_EXPORT_INTERVAL=-5",
+        "OTEL_SPAN_ATTRIBUTE_COUNT_LIMIT=x",
+        "OTEL_METRICS_EXEMPLAR_FILTER=some",
+    ],
+)
+def test_what_the_sdk_refuses_is_a_setting_at_fault(
+    setting: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    name, _, value = setting.partition("=")
+    monkeypatch.setenv("OTEL_EXPORTER_OTLP_ENDPOINT", "http://127.0.0.1:1")
+    monkeypatch.setenv(name, value)
+    given = {"database_url": "postgresql://127.0.0.1:1/nowhere", "consumer_mode": "outbox"}
+    settings = Settings.model_validate(given)
+
+    async def serve() -> None:
+        async with open_instruments(settings, process="test", worker="w", is_exposed=False):
+            pass
+
+    with pytest.raises(Misconfigured, match="OTEL_"):
+        asyncio.run(serve())
