@@ -45,6 +45,7 @@ class Health:
     # What else whoever watches the process may ask for, by its address.
     pages: dict[str, Callable[[Request], Awaitable[Response]]] = field(default_factory=dict)
     _turns: dict[str, float] = field(default_factory=dict)
+    _outcomes: dict[str, str] = field(default_factory=dict)
 
     def turned(self, loop: str) -> None:
         """Note that a loop completed a good round."""
@@ -82,24 +83,27 @@ class Health:
 
     async def readyz(self, _request: Request) -> JSONResponse:
         """Answer whether the process is ready: its neighbours answer, and it is not draining."""
-        checks = await asyncio.gather(*(_outcome(check) for check in self.checks.values()))
+        checks = await asyncio.gather(*map(self._outcome, self.checks))
         report = dict(zip(self.checks, checks, strict=True))
         draining = self.stop.is_set()
         ready = not draining and all(outcome == "ok" for outcome in report.values())
         status = "draining" if draining else "ready" if ready else "not ready"
         return JSONResponse({"status": status, "checks": report}, status_code=200 if ready else 503)
 
-
-async def _outcome(check: Callable[[], Awaitable[object]]) -> str:
-    try:
-        await within(_CHECK_TIMEOUT_SECONDS, check())
-    except TimeoutError:
-        return f"no answer within {_CHECK_TIMEOUT_SECONDS:g} s"
-    except HaulageError as error:
-        return str(error)
-    except Exception as error:  # noqa: BLE001 - a check that fails is an answer too
-        return f"failed: {type(error).__name__}"
-    return "ok"
+    async def _outcome(self, name: str) -> str:
+        outcome = "ok"
+        try:
+            await within(_CHECK_TIMEOUT_SECONDS, self.checks[name]())
+        except TimeoutError:
+            outcome = f"no answer within {_CHECK_TIMEOUT_SECONDS:g} s"
+        except HaulageError as error:
+            outcome = str(error)
+        except Exception as error:  # that a check fails is an answer too
+            outcome = f"failed: {type(error).__name__}"
+            if self._outcomes.get(name) != outcome:
+                log.exception("health.check_failed", check=name)
+        self._outcomes[name] = outcome
+        return outcome
 
 
 class _Server(uvicorn.Server):
