@@ -2,6 +2,7 @@
 
 import json
 import os
+import shutil
 import signal
 import urllib.request
 from pathlib import Path
@@ -11,6 +12,9 @@ from localstack.interruption import Interruption
 from localstack.processes import Identity, ProcessError
 
 SERVICES = ("sqs", "s3", "cloudformation", "cloudwatch")
+
+# The folder of objects, as the gateway names it.
+OBJECTS = "s3"
 
 _CHECKOUT = Path(__file__).resolve().parent.parent
 _READY_SECONDS = 120.0
@@ -53,6 +57,8 @@ def start(
     Nothing it keeps outlives it: queues and objects are gone after a stop.
     """
     data.mkdir(parents=True, exist_ok=True)
+    # It is killed, and leaves what it kept of objects that nobody can reach any more.
+    shutil.rmtree(data / OBJECTS, ignore_errors=True)
     command = [
         str(environment.python_of(tools)),
         "-I",

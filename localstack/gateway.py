@@ -10,6 +10,7 @@ import os
 import runpy
 import sys
 import threading
+from pathlib import Path
 from typing import Any
 
 
@@ -19,6 +20,13 @@ def _bind_to_loopback_only() -> None:
     endpoints.TCP4ServerEndpoint = functools.partial(
         endpoints.TCP4ServerEndpoint, interface="127.0.0.1"
     )
+
+
+def _keep_objects_here() -> None:
+    # LocalStack 4.13 keeps the objects of everybody on this machine in one folder under /tmp,
+    # which belongs to whoever came first. The current folder is that of this stack.
+    provider: Any = importlib.import_module("localstack.services.s3.provider")
+    provider.DEFAULT_S3_TMP_DIR = str(Path("s3").absolute())
 
 
 def _end_with_parent() -> None:
@@ -32,5 +40,6 @@ if __name__ == "__main__":
     if "--end-with-parent" in sys.argv:
         threading.Thread(target=_end_with_parent, daemon=True).start()
     _bind_to_loopback_only()
+    _keep_objects_here()
     del sys.argv[1:]
     runpy.run_module("localstack.runtime.main", run_name="__main__", alter_sys=True)

@@ -1,11 +1,13 @@
 """The supervisor of LocalStack."""
 
 import urllib.parse
+from pathlib import Path
+from uuid import uuid4
 
 import psutil
 
 from localstack import aws as supervisor
-from localstack.init.resources import Access
+from localstack.init.resources import Access, client
 
 
 def test_it_answers_on_the_loopback_interface_only(aws: Access) -> None:
@@ -22,6 +24,24 @@ def test_it_answers_on_the_loopback_interface_only(aws: Access) -> None:
 
 def test_every_service_that_we_use_runs(aws: Access) -> None:
     assert supervisor.is_ready(aws.endpoint_url)
+
+
+def test_objects_are_kept_in_the_folder_of_the_stack_alone(aws: Access) -> None:
+    """One folder under /tmp for all belongs to whoever came first, and fills up for ever."""
+    port = urllib.parse.urlsplit(aws.endpoint_url).port
+    server = next(
+        connection.pid
+        for connection in psutil.net_connections(kind="inet")
+        if connection.status == psutil.CONN_LISTEN
+        and connection.laddr
+        and connection.laddr.port == port
+    )
+    folder = Path(psutil.Process(server).cwd()) / supervisor.OBJECTS
+    bucket = f"kept-{uuid4().hex[:12]}"
+    s3 = client("s3", aws)
+    s3.create_bucket(Bucket=bucket)
+    s3.put_object(Bucket=bucket, Key="one", Body=b"1")
+    assert (folder / bucket).is_dir()
 
 
 def test_nothing_answers_on_a_port_without_it() -> None:
