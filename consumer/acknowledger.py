@@ -6,10 +6,14 @@ import asyncio
 from contextlib import suppress
 from typing import TYPE_CHECKING
 
+import structlog
+
 from infra.queue.protocol import FULL_BATCH
 
 if TYPE_CHECKING:
     from infra.queue.protocol import Claim, Queue
+
+log: structlog.stdlib.BoundLogger = structlog.get_logger(__name__)
 
 # Nobody waits for a deletion, while each call has its price.
 _GATHERING_SECONDS = 0.1
@@ -24,6 +28,7 @@ class Acknowledger:
         self._wanted = asyncio.Event()
         self._is_enough = asyncio.Event()
         self._closing = False
+        self._has_failed = False
 
     def add(self, claim: Claim) -> None:
         """Hand over a claim whose outcome, or whose release, is committed; never waits."""
@@ -61,5 +66,12 @@ class Acknowledger:
             self._wanted.clear()
         if not self._closing:
             self._is_enough.clear()
-        if claims:
+        if not claims:
+            return
+        try:
             await self._queue.acknowledge(claims)
+            self._has_failed = False
+        except Exception:  # the messages come again, and find that there is nothing left to do
+            if not self._has_failed:
+                log.exception("message.not_deleted", messages=len(claims))
+            self._has_failed = True

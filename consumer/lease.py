@@ -13,7 +13,7 @@ from opentelemetry.trace import INVALID_SPAN, Span
 
 from infra.telemetry.instruments import SILENT
 from infra.telemetry.logs import traced
-from schema.errors import HaulageError, Unavailable
+from schema.errors import HaulageError
 from schema.lifecycle import ACTIVE_JOB_STATUSES, JobStatus
 from schema.statements.claim import extend_leases
 
@@ -125,7 +125,8 @@ class Leases:
         self._control = control or asyncio.Event()
         self._clock = clock
         self._held: dict[tuple[int, int], Lease] = {}
-        self._away = False
+        # Whether the failure that was told last was one of those that are foreseen.
+        self._told: bool | None = None
 
     @contextmanager
     def hold(self, claim: Claim) -> Iterator[Lease]:
@@ -189,16 +190,13 @@ class Leases:
                         self._lease_seconds,
                     )
                 )
-        except (Unavailable, TimeoutError) as error:
-            if not self._away:
-                reason = str(error) or "no answer in time"
-                log.warning("lease.not_extended", leases=len(leases), error=reason)
-            self._away = True
+        except Exception as error:  # noqa: BLE001 - leases end by themselves, and with them the work
+            self._tell_not_extended(error, many=len(leases))
             # Those that were claimed together end within moments: nothing is begun in between.
             soon = self._clock() + self._lease_seconds * _MOMENTS
             self._lose([lease for lease in leases if lease.expires_at <= soon])
             return
-        self._away = False
+        self._told = None
         kept = {row.id for row in rows if row.is_held and row.job_status in _ALIVE}
         paused = {row.id for row in rows if row.job_status == JobStatus.PAUSED}
         stopped = {row.id for row in rows if row.job_status in _STOPPED}
@@ -217,6 +215,19 @@ class Leases:
         except HaulageError as error:
             # The lease in Postgres holds; a repeated message finds the entry busy.
             log.warning("lease.message_not_hidden", error=str(error))
+        except Exception:  # for the same reason, whatever it is
+            log.exception("lease.message_not_hidden")
+
+    def _tell_not_extended(self, error: Exception, *, many: int) -> None:
+        is_foreseen = isinstance(error, HaulageError | TimeoutError)
+        if is_foreseen is self._told:
+            return
+        self._told = is_foreseen
+        if is_foreseen:
+            reason = str(error) or "no answer in time"
+            log.warning("lease.not_extended", leases=many, error=reason)
+        else:
+            log.error("lease.not_extended", leases=many, exc_info=error)
 
     def _patience_seconds(self, leases: Sequence[Lease], now: float) -> float:
         """Say how long an answer is worth waiting for: until the first lease that matters ends.

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from consumer.pace import Paces
     from consumer.settler import Settler
     from consumer.work import Workshop
-    from infra.queue.protocol import Queue
+    from infra.queue.protocol import Claim, Queue
 
 log: structlog.stdlib.BoundLogger = structlog.get_logger(__name__)
 
@@ -133,7 +133,21 @@ class Consumer:
             self._turned()
             self._intake.took(room, [len(claim.inputs) for claim in claims])
             for claim in claims:
-                work.create_task(self._workshop.carry(claim), name=f"entry {claim.entry_id}")
+                work.create_task(self._carry(claim), name=f"entry {claim.entry_id}")
+
+    async def _carry(self, claim: Claim) -> None:
+        """Carry a claim through; what nobody foresaw costs it its lease, and the others nothing."""
+        try:
+            await self._workshop.carry(claim)
+        except Exception:
+            log.exception(
+                "entry.failed",
+                entry=claim.entry_id,
+                job=claim.job_key,
+                correlation_id=claim.trace.correlation_id,
+                remedy="its lease ends by itself, and an attempt is charged; a defect",
+            )
+            self._acknowledger.drop(claim)
 
     async def _room(self) -> Room:
         """Wait until another claim fits; a consumer that is full is busy, not stuck."""

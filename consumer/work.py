@@ -127,6 +127,9 @@ class Workshop:
         except HaulageError as error:
             log.warning("entry.not_released", error=str(error), remedy="its lease ends by itself")
             return False
+        except Exception:  # one entry that cannot be given back ends no other's work
+            log.exception("entry.not_released", remedy="its lease ends by itself")
+            return False
         if rows:
             self._wake()
         return bool(rows)

@@ -17,7 +17,8 @@ if TYPE_CHECKING:
     from sqlalchemy.ext.asyncio import AsyncConnection
 
     from infra.database import Database
-    from infra.queue.dead import DeadLetterQueue, DeadMessage
+    from infra.queue.dead import DeadLetterQueue
+    from infra.queue.received import Received
 
 log: structlog.stdlib.BoundLogger = structlog.get_logger(__name__)
 
@@ -43,7 +44,7 @@ class Drain:
             await self._queue.delete(kept)
         return len(kept)
 
-    async def _keep(self, message: DeadMessage) -> bool:
+    async def _keep(self, message: Received) -> bool:
         """Store a message and say what it means; say whether that could be done."""
 
         async def unit(connection: AsyncConnection) -> Row[Any] | None:
@@ -82,7 +83,7 @@ class Drain:
         return True
 
 
-def _columns(messages: Sequence[DeadMessage]) -> dict[str, list[Any]]:
+def _columns(messages: Sequence[Received]) -> dict[str, list[Any]]:
     named = [message.message for message in messages]
     return {
         "message_ids": [message.message_id for message in messages],

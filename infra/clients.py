@@ -126,20 +126,21 @@ class Clients:
 
 @contextmanager
 def speaking_plainly(neighbour: str) -> Iterator[None]:
-    """Turn every error of a client into one of ours; let all others be what they are."""
+    """Turn whatever comes of a call into an error of ours.
+
+    The block holds one call and the reading of its answer, nothing else. What is raised there and
+    is none of ours is the neighbour's: botocore meets a page of some gateway with any error.
+    """
     try:
         yield
-    except (
-        boto.ClientError,
-        boto.BotoCoreError,
-        aiohttp.ClientError,
-        OSError,
-    ) as error:
+    except HaulageError:
+        raise
+    except Exception as error:
         raise meaning(error, neighbour) from error
 
 
 def meaning(error: Exception, neighbour: str) -> HaulageError:
-    """Say what an error of botocore or aiohttp means to us.
+    """Say what an error of a call, or of the reading of its answer, means to us.
 
     Its text names the call, the code and AWS's request id, never a key, a token or a URL.
     """
@@ -150,7 +151,9 @@ def meaning(error: Exception, neighbour: str) -> HaulageError:
         return Unusable(f"{neighbour}: no AWS credentials found ({name})")
     if isinstance(error, boto.ParamValidationError | boto.ValidationError):
         return Refusal(f"{neighbour}: the request is malformed ({name})")
-    return Unavailable(f"{neighbour} is away: {name}")
+    if isinstance(error, boto.BotoCoreError | aiohttp.ClientError | OSError):
+        return Unavailable(f"{neighbour} is away: {name}")
+    return Unavailable(f"{neighbour} is away: its answer cannot be read ({name})")
 
 
 def _meaning_of_answer(error: boto.ClientError, neighbour: str) -> HaulageError:

@@ -7,17 +7,15 @@ import socket
 import time
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from http import HTTPStatus
 from typing import TYPE_CHECKING
 
-import httptools
 import structlog
 import uvicorn
 from starlette.applications import Starlette
 from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
-from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
+from infra.http_limits import LIMITS, limited
 from infra.patience import within
 from schema.errors import HaulageError, Misconfigured
 
@@ -27,14 +25,13 @@ if TYPE_CHECKING:
     from starlette.requests import Request
     from starlette.types import ASGIApp
 
+    from infra.http_limits import HttpLimits
     from infra.telemetry.exposition import Exposition
 
 log: structlog.stdlib.BoundLogger = structlog.get_logger(__name__)
 
 _CHECK_TIMEOUT_SECONDS = 3.0
 _GRACEFUL_SECONDS = 10
-# How exactly the bytes of an unfinished head are known.
-_HEAD_PIECE_BYTES = 4 * 1024
 
 
 @dataclass(slots=True)
@@ -48,6 +45,7 @@ class Health:
     # What else whoever watches the process may ask for, by its address.
     pages: dict[str, Callable[[Request], Awaitable[Response]]] = field(default_factory=dict)
     _turns: dict[str, float] = field(default_factory=dict)
+    _outcomes: dict[str, str] = field(default_factory=dict)
 
     def turned(self, loop: str) -> None:
         """Note that a loop completed a good round."""
@@ -85,163 +83,27 @@ class Health:
 
     async def readyz(self, _request: Request) -> JSONResponse:
         """Answer whether the process is ready: its neighbours answer, and it is not draining."""
-        checks = await asyncio.gather(*(_outcome(check) for check in self.checks.values()))
+        checks = await asyncio.gather(*map(self._outcome, self.checks))
         report = dict(zip(self.checks, checks, strict=True))
         draining = self.stop.is_set()
         ready = not draining and all(outcome == "ok" for outcome in report.values())
         status = "draining" if draining else "ready" if ready else "not ready"
         return JSONResponse({"status": status, "checks": report}, status_code=200 if ready else 503)
 
-
-async def _outcome(check: Callable[[], Awaitable[object]]) -> str:
-    try:
-        await within(_CHECK_TIMEOUT_SECONDS, check())
-    except TimeoutError:
-        return f"no answer within {_CHECK_TIMEOUT_SECONDS:g} s"
-    except HaulageError as error:
-        return str(error)
-    return "ok"
-
-
-@dataclass(frozen=True, slots=True)
-class HttpLimits:
-    """What a client may take before anything is known of it."""
-
-    head_bytes: int = 32 * 1024
-    head_fields: int = 200
-    head_seconds: float = 10.0
-    keep_alive_seconds: int = 5
-    connections: int = 1_000
-
-
-class _LimitedProtocol(HttpToolsProtocol):
-    """uvicorn's protocol, which by itself takes headers without end, for as long as they take.
-
-    Two numbers bound what the parser holds: the bytes of the fields that it reported, and those
-    that came since it last reported anything, which are part of an unfinished field. Their sum
-    is never more than the head really has. Trailers and chunk extensions count like headers.
-    """
-
-    limits: HttpLimits
-    _told_bytes = 0
-    _fields = 0
-    _silent_bytes = 0
-    _has_reported = False
-    # Between its first byte and the end of its headers; then until the end of its body.
-    _is_in_head = False
-    _is_in_body = False
-    _refusal: tuple[int, str] | None = None
-    _timer: asyncio.TimerHandle | None = None
-
-    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
-        super().connection_made(transport)
-        self._start_timer()
-
-    def connection_lost(self, exc: Exception | None) -> None:
-        self._stop_timer()
-        super().connection_lost(exc)
-
-    def data_received(self, data: bytes) -> None:
-        rest = memoryview(data)
-        while rest and not self.transport.is_closing():
-            piece = rest if self._is_in_body else rest[:_HEAD_PIECE_BYTES]
-            rest = rest[len(piece) :]
-            self._has_reported = False
-            super().data_received(bytes(piece))
-            self._silent_bytes = 0 if self._has_reported else self._silent_bytes + len(piece)
-            if self._told_bytes + self._silent_bytes > self.limits.head_bytes:
-                self._refuse(431, "The headers are too large.")
-        if self.transport.is_closing():
-            return
-        if not self._is_in_body and (self._is_in_head or self._is_answered()):
-            # White space between requests ends uvicorn's keep-alive timeout, and begins nothing.
-            self._start_timer()
-
-    def on_message_begin(self) -> None:
-        self._has_reported = self._is_in_head = True
-        self._told_bytes = self._fields = 0
-        super().on_message_begin()
-
-    def on_url(self, url: bytes) -> None:
-        self._count(len(url))
-        super().on_url(url)
-
-    def on_header(self, name: bytes, value: bytes) -> None:
-        self._fields += 1
-        self._count(len(name) + len(value) + len(":\r\n"))
-        super().on_header(name, value)
-
-    def on_headers_complete(self) -> None:
-        self._has_reported = self._is_in_body = True
-        self._is_in_head = False
-        self._stop_timer()
-        super().on_headers_complete()
-
-    def on_body(self, body: bytes) -> None:
-        self._has_reported = True
-        super().on_body(body)
-
-    def on_message_complete(self) -> None:
-        self._has_reported = True
-        self._is_in_body = False
-        self._told_bytes = self._fields = 0
-        self._stop_timer()
-        super().on_message_complete()
-
-    def on_response_complete(self) -> None:
-        super().on_response_complete()
-        if self._is_in_body and not self.transport.is_closing():
-            # Answered before its body came: nobody waits for the rest for ever.
-            self._start_timer()
-
-    def send_400_response(self, msg: str) -> None:
-        status, text = self._refusal or (400, msg)
-        self._refuse(status, text)
-
-    def _count(self, many: int) -> None:
-        self._has_reported = True
-        self._told_bytes += many
-        if self._told_bytes > self.limits.head_bytes or self._fields > self.limits.head_fields:
-            self._refusal = 431, "The headers are too large."
-            # The parser stops, and uvicorn asks for a 400.
-            raise httptools.HttpParserError(self._refusal[1])
-
-    def _refuse(self, status: int, text: str) -> None:
-        self._stop_timer()
-        if self.transport.is_closing():
-            return
-        if self._is_answered():
-            phrase = HTTPStatus(status).phrase
-            self.transport.write(
-                f"HTTP/1.1 {status} {phrase}\r\ncontent-type: text/plain; charset=utf-8\r\n"
-                f"content-length: {len(text)}\r\nconnection: close\r\n\r\n{text}".encode()
-            )
-        # Else an answer is under way, and another in its midst would be taken for part of it.
-        self.transport.close()
-
-    def _is_answered(self) -> bool:
-        return self.cycle is None or self.cycle.response_complete
-
-    def _start_timer(self) -> None:
-        if self._timer is None:
-            self._timer = self.loop.call_later(self.limits.head_seconds, self._time_out)
-
-    def _stop_timer(self) -> None:
-        if self._timer is not None:
-            self._timer.cancel()
-            self._timer = None
-
-    def _time_out(self) -> None:
-        self._timer = None
-        if self.transport.is_closing():
-            return
-        if not self._is_answered():
-            # Part of the next request came early; it may have to wait for this answer.
-            self._start_timer()
-        elif self._is_in_head:
-            self._refuse(408, "The headers did not arrive in time.")
-        else:
-            self.transport.close()
+    async def _outcome(self, name: str) -> str:
+        outcome = "ok"
+        try:
+            await within(_CHECK_TIMEOUT_SECONDS, self.checks[name]())
+        except TimeoutError:
+            outcome = f"no answer within {_CHECK_TIMEOUT_SECONDS:g} s"
+        except HaulageError as error:
+            outcome = str(error)
+        except Exception as error:  # that a check fails is an answer too
+            outcome = f"failed: {type(error).__name__}"
+            if self._outcomes.get(name) != outcome:
+                log.exception("health.check_failed", check=name)
+        self._outcomes[name] = outcome
+        return outcome
 
 
 class _Server(uvicorn.Server):
@@ -252,17 +114,13 @@ class _Server(uvicorn.Server):
         yield
 
 
-def _limited(limits: HttpLimits) -> type[asyncio.Protocol]:
-    return type("LimitedProtocol", (_LimitedProtocol,), {"limits": limits})
-
-
 async def serve_http(
     app: ASGIApp,
     *,
     host: str,
     port: int,
     stop: asyncio.Event,
-    limits: HttpLimits = HttpLimits(),
+    limits: HttpLimits = LIMITS,
 ) -> None:
     """Serve an application until ``stop``, then finish open requests (within 10 s)."""
     try:
@@ -281,7 +139,7 @@ async def serve_http(
             access_log=False,
             lifespan="off",
             server_header=False,
-            http=_limited(limits),
+            http=limited(limits),
             limit_concurrency=limits.connections,
             timeout_keep_alive=limits.keep_alive_seconds,
             timeout_graceful_shutdown=_GRACEFUL_SECONDS,

@@ -79,22 +79,22 @@ class Storage:
         headers = encoded(metadata)
         parts = _parts(chunks, self._part_bytes)
         first, is_last = await anext(parts)
-        with speaking_plainly("storage"):
-            if is_last:
+        if is_last:
+            with speaking_plainly("storage"):
                 answer = await self._client.put_object(
                     Bucket=self._bucket, Key=key, Body=_body(first), ContentType=content_type,
                     Metadata=headers, ContentLength=len(first), ChecksumCRC32=_crc32(first),
                 )  # fmt: skip
                 size_bytes, etag = len(first), answer["ETag"]
-            else:
-                upload_id = await self._begin(key, content_type, headers)
-                taken = [first]  # handed over, so that nobody here keeps it until the end
-                del first
-                try:
-                    size_bytes, etag = await self._multipart(key, upload_id, taken, parts)
-                except BaseException:
-                    await self._abort(key, upload_id)
-                    raise
+        else:
+            upload_id = await self._begin(key, content_type, headers)
+            taken = [first]  # handed over, so that nobody here keeps it until the end
+            del first
+            try:
+                size_bytes, etag = await self._multipart(key, upload_id, taken, parts)
+            except BaseException:
+                await self._abort(key, upload_id)
+                raise
         return await self._verified(uri_of(self._bucket, key), size_bytes, etag.strip('"'))
 
     async def head(self, uri: str) -> StoredObject | None:
@@ -107,8 +107,8 @@ class Storage:
                 if error.response.get("Error", {}).get("Code") in _MISSING:
                     return None
                 raise
-        etag = answer["ETag"].strip('"')
-        return StoredObject(uri, answer["ContentLength"], etag, decoded(answer["Metadata"]))
+            etag = answer["ETag"].strip('"')
+            return StoredObject(uri, answer["ContentLength"], etag, decoded(answer["Metadata"]))
 
     async def exists(self, uri: str) -> bool:
         """Say whether S3 has the object now."""
@@ -123,9 +123,13 @@ class Storage:
             except self._client.exceptions.NoSuchKey as error:
                 raise NotFound(f"{uri} does not exist") from error
             body = answer["Body"]
-            async with body:
-                while chunk := await body.read(_READ_BYTES):
-                    yield chunk
+        async with body:
+            while True:
+                with speaking_plainly("storage"):
+                    chunk = await body.read(_READ_BYTES)
+                if not chunk:
+                    return
+                yield chunk
 
     async def read_lines(self, uri: str) -> AsyncIterator[str]:
         """Give an object's lines of UTF-8 text, without their ends."""
@@ -146,17 +150,20 @@ class Storage:
         return found
 
     async def _begin(self, key: str, content_type: str, headers: Mapping[str, str]) -> str:
+        async def begin() -> str:
+            with speaking_plainly("storage"):
+                answer = await self._client.create_multipart_upload(
+                    Bucket=self._bucket, Key=key, ContentType=content_type, Metadata=headers,
+                    ChecksumAlgorithm="CRC32",
+                )  # fmt: skip
+                return answer["UploadId"]
+
         # Cancelled half-way S3 may know of an upload that we do not: so learn its id, then leave.
-        begun = asyncio.ensure_future(
-            self._client.create_multipart_upload(
-                Bucket=self._bucket, Key=key, ContentType=content_type, Metadata=headers,
-                ChecksumAlgorithm="CRC32",
-            )
-        )  # fmt: skip
+        begun = asyncio.ensure_future(begin())
         try:
-            return (await asyncio.shield(begun))["UploadId"]
+            return await asyncio.shield(begun)
         except asyncio.CancelledError:
-            await self._abort(key, (await begun)["UploadId"])
+            await self._abort(key, await begun)
             raise
 
     async def _multipart(
@@ -170,20 +177,23 @@ class Storage:
             if number > MOST_PARTS:
                 raise Refusal(f"over {MOST_PARTS} parts: raise HAULAGE_EXPORT_PART_BYTES")
             checksum = _crc32(part)
-            answer = await self._client.upload_part(
-                Bucket=self._bucket, Key=key, UploadId=upload_id, PartNumber=number,
-                Body=_body(part), ContentLength=len(part), ChecksumCRC32=checksum,
-            )  # fmt: skip
-            done.append({"PartNumber": number, "ETag": answer["ETag"], "ChecksumCRC32": checksum})
+            with speaking_plainly("storage"):
+                answer = await self._client.upload_part(
+                    Bucket=self._bucket, Key=key, UploadId=upload_id, PartNumber=number,
+                    Body=_body(part), ContentLength=len(part), ChecksumCRC32=checksum,
+                )  # fmt: skip
+                etag = answer["ETag"]
+            done.append({"PartNumber": number, "ETag": etag, "ChecksumCRC32": checksum})
             size_bytes += len(part)
             if is_last:
                 break
             del part
             part, is_last = await anext(parts)
-        completed = await self._client.complete_multipart_upload(
-            Bucket=self._bucket, Key=key, UploadId=upload_id, MultipartUpload={"Parts": done}
-        )
-        return size_bytes, completed["ETag"]
+        with speaking_plainly("storage"):
+            completed = await self._client.complete_multipart_upload(
+                Bucket=self._bucket, Key=key, UploadId=upload_id, MultipartUpload={"Parts": done}
+            )
+            return size_bytes, completed["ETag"]
 
     async def _abort(self, key: str, upload_id: str) -> None:
         async def abort() -> None:

@@ -26,6 +26,8 @@ log: structlog.stdlib.BoundLogger = structlog.get_logger(__name__)
 
 CHANNEL = "haulage_work"
 CONTROL_CHANNEL = "haulage_control"
+# How the driver says that there is no connection, or no longer one.
+_LOST = (OSError, asyncpg.PostgresError, asyncpg.InterfaceError, asyncpg.InternalClientError)
 _NOTIFY = sa.text("SELECT pg_notify(channel, '') FROM unnest(CAST(:channels AS text[])) AS channel")
 
 
@@ -85,17 +87,11 @@ class Listener:
         while True:
             try:
                 await self._listen()
-            except (
-                OSError,
-                TimeoutError,
-                asyncpg.PostgresError,
-                asyncpg.InterfaceError,
-                asyncpg.InternalClientError,
-            ) as error:
+            except Exception as error:  # noqa: BLE001 - without wake-ups work is late, not lost
                 self._failures += 1
                 delay = jittered(self._failures, base_seconds=0.2, cap_seconds=10)
                 if self._failures == 1:
-                    log.warning("listener.lost", error=str(error) or type(error).__name__)
+                    _tell(error)
                 await asyncio.sleep(delay)
 
     async def _listen(self) -> None:
@@ -115,6 +111,13 @@ class Listener:
             raise ConnectionResetError("the session was ended")
         finally:
             connection.terminate()
+
+
+def _tell(error: Exception) -> None:
+    if isinstance(error, _LOST):
+        log.warning("listener.lost", error=str(error) or type(error).__name__)
+    else:
+        log.error("listener.lost", exc_info=error)
 
 
 async def _comes(event: asyncio.Event, timeout_seconds: float) -> bool:

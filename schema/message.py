@@ -66,7 +66,8 @@ def decode(body: str, attributes: Mapping[str, str]) -> Message:
         raise Undecodable("body has no version field `v`: not a message of this system")
     version, entry_id, kind = document["v"], document.get("entry"), document.get("kind")
     if version != VERSION or isinstance(version, bool):
-        raise Undecodable(f"message version {str(version)[:20]} is unknown; this reader knows 1")
+        # A text may hold what neither a log nor a database takes: in ASCII both do.
+        raise Undecodable(f"message version {ascii(version)[:20]} is unknown; this reader knows 1")
     if type(entry_id) is not int or not 0 < entry_id <= _MAX_ENTRY_ID:
         raise Undecodable("field `entry` is not a positive 64-bit integer")
     if not isinstance(kind, str) or not kind:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import json
 import math
+import re
 from collections.abc import Mapping
 from typing import Any, assert_never
 
@@ -24,6 +25,8 @@ RESULT_LIMIT_BYTES = 256 * 1024
 _NAME_LIMIT = 2_000
 _CLASS_LIMIT = 200
 _LARGEST_SIZE = 2**63 - 1
+# The escape of a NUL in JSON: a backslash that is itself escaped begins none.
+_NUL = re.compile(r"(?<!\\)(?:\\\\)*\\u0000")
 _OUTCOMES = (Succeeded, Skipped, Missing, Refused, Failed)
 
 
@@ -75,7 +78,7 @@ def _check_result(result: object) -> None:
         raise BadOutcome(f"result is not JSON that can be stored: {clean(str(error))}") from error
     if size_bytes > RESULT_LIMIT_BYTES:
         raise BadOutcome(f"result has {size_bytes} bytes, limit {RESULT_LIMIT_BYTES}")
-    if "\\u0000" in text:
+    if _NUL.search(text):
         raise BadOutcome("result holds a NUL character")
 
 

@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING
 
 from consumer.processors.limits import memory_limit
 from consumer.processors.verdicts import outcome_of
-from schema.errors import Misconfigured, Unavailable
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -39,7 +38,7 @@ class Isolated:
     async def _run(self, claim: Claim) -> Outcome:
         try:
             child = await self._children.lend(self._kind)
-        except (Misconfigured, Unavailable) as error:
+        except Exception as error:  # noqa: BLE001 - becomes the outcome: there is no process to be had
             return outcome_of(error)
         try:
             outcome = await child.run(claim)

@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from dataclasses import replace
+from typing import TYPE_CHECKING
 
 import structlog
 
 from infra.clients import speaking_plainly
-from schema.errors import Undecodable
-from schema.message import Message, decode
+from infra.queue.received import Received, received
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Sequence
 
     from types_aiobotocore_sqs import SQSClient
 
@@ -22,19 +21,6 @@ BATCH_LIMIT = 10
 _HIDDEN_SECONDS = 60
 
 
-@dataclass(frozen=True, slots=True)
-class DeadMessage:
-    """One message of the DLQ; ``message`` is what it says, or null with the ``reason`` why not."""
-
-    message_id: str
-    handle: str
-    body: str
-    attributes: dict[str, str]
-    receive_count: int
-    message: Message | None
-    reason: str
-
-
 class DeadLetterQueue:
     """Receives from the DLQ and deletes what is stored."""
 
@@ -42,7 +28,7 @@ class DeadLetterQueue:
         self._client = client
         self.url = queue_url
 
-    async def receive(self) -> list[DeadMessage]:
+    async def receive(self) -> list[Received]:
         """Take up to ten messages, without waiting for any."""
         with speaking_plainly("sqs"):
             answer = await self._client.receive_message(
@@ -53,9 +39,10 @@ class DeadLetterQueue:
                 MessageAttributeNames=["All"],
                 MessageSystemAttributeNames=["ApproximateReceiveCount"],
             )
-        return [_read(raw) for raw in answer.get("Messages", ())]
+            messages = [received(raw) for raw in answer.get("Messages", ())]
+        return [replace(each, reason=each.reason or "received too often") for each in messages]
 
-    async def delete(self, messages: Sequence[DeadMessage]) -> None:
+    async def delete(self, messages: Sequence[Received]) -> None:
         """Delete messages; one that resists comes back and is stored once."""
         with speaking_plainly("sqs"):
             answer = await self._client.delete_message_batch(
@@ -65,29 +52,6 @@ class DeadLetterQueue:
                     for index, message in enumerate(messages)
                 ],
             )
-        for failed in answer.get("Failed", ()):
-            log.warning("message.not_deleted", messages=1, code=failed.get("Code"))
-
-
-def _read(raw: Mapping[str, Any]) -> DeadMessage:
-    attributes = {
-        name: value["StringValue"]
-        for name, value in (raw.get("MessageAttributes") or {}).items()
-        if isinstance(value.get("StringValue"), str)
-    }
-    body = str(raw.get("Body", ""))
-    message, reason = None, "received too often"
-    try:
-        message = decode(body, attributes)
-    except Undecodable as error:
-        reason = str(error)
-    count = str((raw.get("Attributes") or {}).get("ApproximateReceiveCount", "0"))
-    return DeadMessage(
-        message_id=raw["MessageId"],
-        handle=raw["ReceiptHandle"],
-        body=body.replace("\x00", "\N{REPLACEMENT CHARACTER}"),
-        attributes=attributes,
-        receive_count=int(count) if count.isdigit() else 0,
-        message=message,
-        reason=reason,
-    )
+            codes = [failed.get("Code") for failed in answer.get("Failed", ())]
+        for code in codes:
+            log.warning("message.not_deleted", messages=1, code=code)

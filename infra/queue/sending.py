@@ -140,15 +140,15 @@ class SqsSender:
                 QueueUrl=self._queue_url,
                 Entries=[_entry(index, message) for index, message in enumerate(batch)],
             )
-        sent = [batch[int(taken["Id"])].entry_id for taken in answer.get("Successful", ())]
-        unsent = [
-            Unsent(
-                batch[int(failed["Id"])].entry_id,
-                f"{failed.get('Code')}: {failed.get('Message', '')}"[:500],
-                fatal=bool(failed.get("SenderFault")),
-            )
-            for failed in answer.get("Failed", ())
-        ]
+            sent = [batch[int(taken["Id"])].entry_id for taken in answer.get("Successful", ())]
+            unsent = [
+                Unsent(
+                    batch[int(failed["Id"])].entry_id,
+                    f"{failed.get('Code')}: {failed.get('Message', '')}"[:500],
+                    fatal=bool(failed.get("SenderFault")),
+                )
+                for failed in answer.get("Failed", ())
+            ]
         unmentioned = {message.entry_id for message in batch}.difference(
             sent, (failure.entry_id for failure in unsent)
         )

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import math
-import re
 import time
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -13,22 +12,23 @@ import structlog
 
 from infra.clients import speaking_plainly
 from infra.queue.protocol import Claim
+from infra.queue.received import Received, received
 from infra.retry import jittered, sleep_unless
 from infra.telemetry import names
 from infra.telemetry.instruments import SILENT
-from schema.errors import HaulageError, Undecodable
-from schema.message import Message, decode
+from schema.errors import HaulageError
 from schema.statements.claim import claim_by_id, let_go_of_entries
 from schema.statements.repair import park_messages
 
 if TYPE_CHECKING:
     import asyncio
-    from collections.abc import Collection, Mapping, Sequence
+    from collections.abc import Collection, Sequence
 
     from types_aiobotocore_sqs import SQSClient
 
     from infra.database import Database
     from infra.telemetry.instruments import Instruments
+    from schema.message import Message
 
 log: structlog.stdlib.BoundLogger = structlog.get_logger(__name__)
 
@@ -36,7 +36,6 @@ BATCH_LIMIT = 10
 _HIDDEN_LIMIT_SECONDS = 43_200
 _DELETE_ROUNDS = 3
 _PACE_CAP_SECONDS = 2.0
-_UNSTORABLE = re.compile(r"[\x00\ud800-\udfff]")
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,6 +120,8 @@ class SqsQueue:
             except HaulageError as error:
                 # The claims are made and must be carried; the other messages come back.
                 log.warning("message.not_judged", messages=len(deliveries), error=str(error))
+            except Exception:  # for the same reason, whatever it is
+                log.exception("message.not_judged", messages=len(deliveries))
         return claims
 
     async def _claim(self, deliveries: dict[int, Delivery]) -> Sequence[Claim]:
@@ -165,18 +166,18 @@ class SqsQueue:
                 MessageAttributeNames=["All"],
                 MessageSystemAttributeNames=["ApproximateReceiveCount", "SentTimestamp"],
             )
+            messages = [received(raw) for raw in answer.get("Messages", ())]
         now = time.monotonic()
         deliveries: dict[int, Delivery] = {}
-        foreign: list[tuple[Mapping[str, Any], str]] = []
+        foreign: list[Received] = []
         again: list[Delivery] = []
         early: list[Delivery] = []
-        for raw in answer.get("Messages", ()):
-            try:
-                message = decode(raw.get("Body", ""), _attributes(raw))
-            except Undecodable as error:
-                foreign.append((raw, str(error)))
+        for each in messages:
+            message = each.message
+            if message is None:
+                foreign.append(each)
                 continue
-            delivery = Delivery(raw["ReceiptHandle"], now, message)
+            delivery = Delivery(each.handle, now, message)
             if message.kind not in self._kinds:
                 early.append(delivery)
             elif message.entry_id in deliveries:
@@ -193,7 +194,7 @@ class SqsQueue:
                 remedy="another consumer must know the kind, or HAULAGE_KINDS lacks it here",
             )
         await self._delete([delivery.handle for delivery in again])
-        return deliveries, len(answer.get("Messages", ()))
+        return deliveries, len(messages)
 
     async def _let_go(self, deliveries: dict[int, Delivery]) -> None:
         """Delete what the database has nothing left to do for; hide what another consumer runs."""
@@ -223,24 +224,24 @@ class SqsQueue:
         )
         await self._delete(done)
 
-    async def _park(self, foreign: Sequence[tuple[Mapping[str, Any], str]]) -> None:
+    async def _park(self, foreign: Sequence[Received]) -> None:
         await self._database.fetch(
             park_messages(
                 self._queue_url,
-                message_ids=[raw["MessageId"] for raw, _ in foreign],
-                reasons=[_storable(reason) for _, reason in foreign],
-                bodies=[_storable(raw.get("Body", "")) for raw, _ in foreign],
-                attributes=[json.dumps(_attributes(raw)) for raw, _ in foreign],
+                message_ids=[each.message_id for each in foreign],
+                reasons=[each.reason for each in foreign],
+                bodies=[each.body for each in foreign],
+                attributes=[json.dumps(each.attributes) for each in foreign],
             )
         )
-        for raw, reason in foreign:
+        for each in foreign:
             log.error(
                 "message.parked",
-                message_id=raw["MessageId"],
-                reason=reason,
+                message_id=each.message_id,
+                reason=each.reason,
                 remedy="read table parked_message; find who sends to this queue",
             )
-        await self._delete([raw["ReceiptHandle"] for raw, _ in foreign])
+        await self._delete([each.handle for each in foreign])
 
     async def extend(self, claims: Sequence[Claim], lease_seconds: float) -> None:
         """Hide the messages of held claims for another lease, within SQS's twelve hours."""
@@ -283,12 +284,13 @@ class SqsQueue:
                     answer = await self._client.change_message_visibility_batch(
                         QueueUrl=self._queue_url, Entries=entries
                     )
+                    codes = [failed.get("Code") for failed in answer.get("Failed", ())]
             except HaulageError as error:
                 log.warning("message.not_hidden", messages=len(batch), error=str(error))
                 continue
-            for failed in answer.get("Failed", ()):
+            for code in codes:
                 # The message is gone or its receipt lapsed: the lease in Postgres decides.
-                log.info("message.not_hidden", code=failed.get("Code"), messages=1)
+                log.info("message.not_hidden", code=code, messages=1)
 
     async def _delete(self, handles: Sequence[str]) -> None:
         for start in range(0, len(handles), BATCH_LIMIT):
@@ -309,32 +311,19 @@ class SqsQueue:
                         for index, handle in enumerate(handles)
                     ],
                 )
+                failed = [(handles[int(each["Id"])], each) for each in answer.get("Failed", ())]
         except HaulageError as error:
             if last:
                 log.warning("message.not_deleted", messages=len(handles), error=str(error))
             return list(handles)
         again: list[str] = []
-        for failed in answer.get("Failed", ()):
-            if not failed.get("SenderFault") and not last:
-                again.append(handles[int(failed["Id"])])
+        for handle, why in failed:
+            if not why.get("SenderFault") and not last:
+                again.append(handle)
             else:
-                log.warning("message.not_deleted", messages=1, code=failed.get("Code"))
+                log.warning("message.not_deleted", messages=1, code=why.get("Code"))
         return again
 
 
 def _key(claim: Claim) -> tuple[int, int]:
     return claim.entry_id, claim.epoch
-
-
-def _storable(text: str) -> str:
-    """Give a text that Postgres takes: it has no NUL, and no half of a surrogate pair."""
-    return _UNSTORABLE.sub("\N{REPLACEMENT CHARACTER}", text)
-
-
-def _attributes(raw: Mapping[str, Any]) -> dict[str, str]:
-    attributes = raw.get("MessageAttributes") or {}
-    return {
-        _storable(name): _storable(value["StringValue"])
-        for name, value in attributes.items()
-        if isinstance(value.get("StringValue"), str)
-    }

@@ -1,6 +1,11 @@
 """The queue's own DLQ: what is stored of its messages, and what becomes of their entries."""
 
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import Any
+
 import pytest
+from types_aiobotocore_sqs import SQSClient
 
 from dispatcher.drain import Drain
 from infra.clients import Clients
@@ -21,6 +26,16 @@ from tests.deliveries import aws_environment
 from tests.platform import KIND, Platform, settings_for
 from tests.steps import claim_all, control, settle_as, sweep
 from tests.stubs.sqs import SqsStub
+from tests.stubs.sqs.queue import Message
+
+
+@asynccontextmanager
+async def dead_letters(database_url: str) -> AsyncIterator[tuple[SqsStub, SQSClient, str]]:
+    """A queue of SQS for messages that died: the stub, a client and the address."""
+    async with SqsStub() as stub:
+        with aws_environment(Access(stub.endpoint_url)):
+            async with Clients(settings_for(database_url)).sqs() as sqs:
+                yield stub, sqs, (await sqs.create_queue(QueueName="dlq"))["QueueUrl"]
 
 
 async def send_all(database: Database) -> None:
@@ -47,22 +62,16 @@ async def test_every_dead_message_is_kept_and_resolved_by_the_truth(
         f'{{"v":1,"entry":{ids[sent]},"job":"{held}","kind":"probe"}}',
     ]
     woken: list[bool] = []
-    async with SqsStub() as stub:
-        with aws_environment(Access(stub.endpoint_url)):
-            async with Clients(settings_for(database_url)).sqs() as sqs:
-                url = (await sqs.create_queue(QueueName="dlq"))["QueueUrl"]
-                for body in bodies:
-                    await sqs.send_message(QueueUrl=url, MessageBody=body)
-                drain = Drain(
-                    database,
-                    DeadLetterQueue(sqs, queue_url=url),
-                    wake=lambda: woken.append(True),
-                )
-                total = 0
-                while found := await drain.once():
-                    total += found
-                assert total == 6
-                assert await drain.once() == 0
+    async with dead_letters(database_url) as (_, sqs, url):
+        for body in bodies:
+            await sqs.send_message(QueueUrl=url, MessageBody=body)
+        queue = DeadLetterQueue(sqs, queue_url=url)
+        drain = Drain(database, queue, wake=lambda: woken.append(True))
+        total = 0
+        while found := await drain.once():
+            total += found
+        assert total == 6
+        assert await drain.once() == 0
     rows = await database.fetch(list_parked_messages(after=0, only_open=False, most=100))
     by_job = {
         row.job_id: row.resolution for row in rows if row.job_id and row.entry_id == ids[row.job_id]
@@ -78,6 +87,26 @@ async def test_every_dead_message_is_kept_and_resolved_by_the_truth(
     for row in still_open:
         assert await database.fetch(dismiss_parked_message(row.id))
         assert not await database.fetch(dismiss_parked_message(row.id))
+
+
+@pytest.mark.parametrize("poison", ['{"v":"\\ud800"}', '{"v":"\\u0000"}', "\0"])
+async def test_a_dead_message_that_no_database_takes_as_it_is_holds_up_no_other(
+    platform: Platform, database: Database, database_url: str, poison: str
+) -> None:
+    odd: dict[str, Any] = {"a\0": {"DataType": "String", "StringValue": "\ud800"}}
+    async with dead_letters(database_url) as (stub, sqs, url):
+        stub.queue(url).put(Message("odd", poison, "0" * 32, odd, "0" * 32, None), 0)
+        for number in range(4):
+            await sqs.send_message(QueueUrl=url, MessageBody=f"hello {number}")
+        drain = Drain(database, DeadLetterQueue(sqs, queue_url=url), wake=lambda: None)
+        assert await drain.once() == 5
+        assert sum(stub.queue(url).counts()) == 0
+    rows = await platform.rows("SELECT message_id, body, reason, attributes FROM parked_message")
+    assert len(rows) == 5
+    (row,) = [row for row in rows if row.message_id == "odd"]
+    assert row.body == poison.replace("\0", "\N{REPLACEMENT CHARACTER}")
+    assert row.attributes == {"a\N{REPLACEMENT CHARACTER}": "\N{REPLACEMENT CHARACTER}"}
+    assert row.reason.isascii()
 
 
 @pytest.mark.parametrize(("paused", "state"), [(False, "PENDING"), (True, "HELD")])

@@ -23,10 +23,14 @@ def part(number: int) -> Matches:
 
 @dataclass
 class S3Proxy:
-    """Forwards to ``target``, but for what ``refuse``, ``truncate`` and ``stall`` match."""
+    """Forwards to ``target``, but for what ``refuse``, ``truncate`` and ``stall`` match.
+
+    ``page`` answers everything instead, as a gateway would.
+    """
 
     target: str
     url: str = ""
+    page: Callable[[], web.Response] | None = None
     refuse: Matches | None = None
     refusal: tuple[int, str] = (503, "ServiceUnavailable")
     truncate: Matches | None = None
@@ -38,6 +42,8 @@ class S3Proxy:
     async def handle(self, request: web.Request) -> web.StreamResponse:
         self.calls.append((request.method, request.path_qs))
         body = await request.read()
+        if self.page is not None:
+            return self.page()
         if self.refuse is not None and self.refuse(request):
             status, code = self.refusal
             text = f"<Error><Code>{code}</Code><Message>secret</Message></Error>"

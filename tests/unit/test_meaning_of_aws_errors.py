@@ -4,7 +4,7 @@ import aiohttp
 import pytest
 from botocore import exceptions as boto
 
-from infra.clients import meaning
+from infra.clients import meaning, speaking_plainly
 from schema.errors import Fault, HaulageError, Refusal, Unavailable, Unusable
 
 SECRET = "AKIAIOSFODNN7EXAMPLE"
@@ -74,6 +74,9 @@ def test_a_bucket_that_is_not_there_is_known_without_a_code() -> None:
         (aiohttp.ClientPayloadError(SECRET), Unavailable),
         (TimeoutError(SECRET), Unavailable),
         (ConnectionResetError(SECRET), Unavailable),
+        (UnicodeDecodeError("utf-8", SECRET.encode(), 0, 1, SECRET), Unavailable),
+        (AttributeError(SECRET), Unavailable),
+        (KeyError(SECRET), Unavailable),
     ],
 )
 def test_no_answer_means(error: Exception, expected: type[HaulageError]) -> None:
@@ -81,3 +84,14 @@ def test_no_answer_means(error: Exception, expected: type[HaulageError]) -> None
     assert type(meant) is expected
     assert SECRET not in str(meant)
     assert str(meant).startswith("storage")
+
+
+def test_an_answer_that_cannot_be_read_is_told_apart_from_none() -> None:
+    with pytest.raises(Unavailable, match=r"sqs is away: its answer cannot be read \(KeyError\)"):
+        with speaking_plainly("sqs"):
+            raise KeyError("Id")
+
+
+def test_what_is_an_error_of_ours_already_stays_what_it_is() -> None:
+    with pytest.raises(Refusal, match="ours"), speaking_plainly("sqs"):
+        raise Refusal("ours")

@@ -1,17 +1,20 @@
 """What a client may take of the server before anything is known of it, over raw sockets."""
 
 import asyncio
+import socket
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from typing import Any
 
 import pytest
 
-from infra.http import HttpLimits, serve_http
+from infra.http import serve_http
+from infra.http_limits import HttpLimits
 from localstack.ports import free_port
 
 GET = b"GET / HTTP/1.1\r\nHost: h\r\n"
 Stream = tuple[asyncio.StreamReader, asyncio.StreamWriter]
+Connect = Callable[..., Awaitable[Stream]]
 
 
 async def echo(scope: Any, receive: Callable[[], Awaitable[Any]], send: Any) -> None:
@@ -25,13 +28,21 @@ async def echo(scope: Any, receive: Callable[[], Awaitable[Any]], send: Any) -> 
 
 
 @asynccontextmanager
-async def served(
-    app: Any = echo, **limits: Any
-) -> AsyncIterator[tuple[Callable[[], Awaitable[Stream]], asyncio.Event]]:
+async def served(app: Any = echo, **limits: Any) -> AsyncIterator[tuple[Connect, asyncio.Event]]:
     port, stop = free_port(), asyncio.Event()
 
-    async def connect() -> Stream:
-        return await asyncio.open_connection("127.0.0.1", port)
+    async def connect(*, receive_bytes: int = 0) -> Stream:
+        """Connect, with a small buffer for what is received if one is asked for."""
+        client = socket.socket()
+        if receive_bytes:
+            client.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, receive_bytes)
+        client.setblocking(False)
+        try:
+            await asyncio.get_running_loop().sock_connect(client, ("127.0.0.1", port))
+        except OSError:
+            client.close()
+            raise
+        return await asyncio.open_connection(sock=client)
 
     async with asyncio.timeout(30), asyncio.TaskGroup() as group:
         group.create_task(

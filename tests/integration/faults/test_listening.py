@@ -1,11 +1,13 @@
 """LISTEN and NOTIFY: a wake-up that is lost costs lateness, and a lost listener listens again."""
 
 import asyncio
-from collections.abc import AsyncIterator
+import gc
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from typing import Any
 
 import asyncpg
+import pytest
 from sqlalchemy import text
 from sqlalchemy.ext.asyncio import AsyncConnection
 
@@ -14,6 +16,7 @@ from infra.settings import Settings
 from infra.wakeup import CHANNEL, Listener, Notifier
 from tests.integration.faults.stations import log_lines, named
 from tests.platform import Platform, eventually, settings_for, stretch
+from tests.stubs.loopback import LoopbackServer
 from tests.stubs.tcp_proxy import TcpProxy
 
 
@@ -157,3 +160,38 @@ async def test_the_listener_has_a_connection_of_its_own_past_the_pool(
             return await woken(listener)
 
         assert await pool.run(hold)
+
+
+class _NoServer(LoopbackServer):
+    """Lets everybody in and says that it is ready, but not which version it is."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.accepted = 0
+
+    async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        self.accepted += 1
+        await reader.read(1)
+        writer.write(b"R\0\0\0\x08\0\0\0\0" + b"Z\0\0\0\x05I")
+        await reader.read()
+
+
+async def levels_told(url: str, until: Callable[[], bool]) -> list[str]:
+    """Run a listener until the condition holds; give the level of each line about its loss."""
+    listener = Listener(settings_for(url), name="test")
+    with log_lines() as lines:
+        running = asyncio.create_task(listener.run())
+        await eventually(lambda: until() or running.done(), timeout_seconds=30)
+        assert not running.done()
+        running.cancel()
+        await asyncio.wait([running])
+    return [line["log_level"] for line in named(lines, "listener.lost")]
+
+
+# What the driver leaves behind of such a connection cannot even be collected without an error.
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
+async def test_a_listener_outlives_what_only_looks_like_postgres() -> None:
+    async with _NoServer() as server:
+        url = f"postgresql://u:p@127.0.0.1:{server.port}/d?sslmode=disable"
+        assert await levels_told(url, lambda: server.accepted >= 3) == ["error"], "told once"
+    gc.collect()

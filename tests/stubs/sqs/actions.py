@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from tests.stubs.sqs import messages
 from tests.stubs.sqs.errors import SqsError
-from tests.stubs.sqs.faults import BlackHole, EmptyReceive, FailEntries, Faults, Refuse, Reset
+from tests.stubs.sqs.faults import BlackHole, EmptyReceive, FailEntries, Faults, Page, Refuse, Reset
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -60,7 +60,7 @@ class Actions:
         fault = self._faults.pick(action, parameters)
         if isinstance(fault, Refuse):
             raise SqsError(fault.name, fault.message, status=fault.status)
-        if isinstance(fault, BlackHole | Reset) and not fault.done:
+        if isinstance(fault, Page) or (isinstance(fault, BlackHole | Reset) and not fault.done):
             return Answered({}, fault)
         return Answered(known(parameters, fault), fault)
 

@@ -51,6 +51,15 @@ class Reset:
 
 
 @dataclass(frozen=True, slots=True)
+class Page:
+    """Something in between answers instead, and nothing of the call is done."""
+
+    status: int
+    content_type: str
+    body: bytes
+
+
+@dataclass(frozen=True, slots=True)
 class Slow:
     """The call is done at once and answered after the delay."""
 
@@ -82,6 +91,7 @@ Fault = (
     | FailEntries
     | BlackHole
     | Reset
+    | Page
     | Slow
     | EmptyReceive
     | DropMessages

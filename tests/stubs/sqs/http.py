@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, cast
 import httptools
 
 from tests.stubs.sqs.errors import SqsError
-from tests.stubs.sqs.faults import BlackHole, Reset, Slow
+from tests.stubs.sqs.faults import BlackHole, Page, Reset, Slow
 from tests.stubs.sqs.messages import deliveries
 from tests.stubs.sqs.queue import Poll
 
@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from tests.stubs.sqs.actions import Actions
 
 _TARGET_PREFIX = "AmazonSQS."
+_JSON = "application/x-amz-json-1.0"
 _REASONS = {200: "OK", 400: "Bad Request", 403: "Forbidden", 500: "Internal Server Error"}
 _request_numbers = itertools.count(1)
 _encode = json.JSONEncoder(separators=(",", ":"), check_circular=False).encode
@@ -97,6 +98,9 @@ class Connection(asyncio.Protocol):
                 if self._transport is not None:
                     self._transport.abort()
                 return
+            case Page(status, content_type, body):
+                self._write(status, content_type, body)
+                return
             case Slow(seconds):
                 answer = answered.answer
                 if isinstance(answer, Poll):
@@ -120,21 +124,21 @@ class Connection(asyncio.Protocol):
         poll.answer = answer
 
     def _answer(self, answer: dict[str, Any]) -> None:
-        self._write(200, _encode(answer), "")
+        self._write(200, _JSON, _encode(answer).encode())
 
     def _refuse(self, error: SqsError) -> None:
         body = _encode({"__type": f"com.amazonaws.sqs#{error.name}", "message": error.message})
         side = "Sender" if error.is_senders_fault else "Receiver"
-        self._write(error.status, body, f"x-amzn-query-error: {error.code};{side}\r\n")
+        more = f"x-amzn-query-error: {error.code};{side}\r\n"
+        self._write(error.status, _JSON, body.encode(), more)
 
-    def _write(self, status: int, body: str, more: str) -> None:
+    def _write(self, status: int, content_type: str, body: bytes, more: str = "") -> None:
         if self._transport is None:
             return
-        data = body.encode()
         reason = _REASONS.get(status, "Error")
         head = (
-            f"HTTP/1.1 {status} {reason}\r\nContent-Type: application/x-amz-json-1.0\r\n"
+            f"HTTP/1.1 {status} {reason}\r\nContent-Type: {content_type}\r\n"
             f"x-amzn-RequestId: {next(_request_numbers):032x}\r\n"
-            f"{more}Content-Length: {len(data)}\r\n\r\n"
+            f"{more}Content-Length: {len(body)}\r\n\r\n"
         )
-        self._transport.write(head.encode("latin-1") + data)
+        self._transport.write(head.encode("latin-1") + body)

@@ -1,0 +1,60 @@
+"""What came out of a queue of SQS, in a form that Postgres takes, whoever sent it."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from schema.errors import Undecodable
+from schema.message import Message, decode
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+_UNSTORABLE = re.compile(r"[\x00\ud800-\udfff]")
+
+
+@dataclass(frozen=True, slots=True)
+class Received:
+    """One receipt of one message; ``message`` is what it says, or null with the ``reason`` why not.
+
+    Its texts can be stored: they have no NUL, and no half of a surrogate pair.
+    """
+
+    message_id: str
+    handle: str
+    body: str
+    attributes: dict[str, str]
+    receive_count: int
+    message: Message | None
+    reason: str
+
+
+def received(raw: Mapping[str, Any]) -> Received:
+    """Read a message as botocore gives it; one that is not ours is no error here."""
+    body = raw.get("Body", "")
+    attributes = {
+        _storable(name): _storable(value["StringValue"])
+        for name, value in (raw.get("MessageAttributes") or {}).items()
+        if isinstance(value.get("StringValue"), str)
+    }
+    message, reason = None, ""
+    try:
+        message = decode(body, attributes)
+    except Undecodable as error:
+        reason = _storable(str(error))
+    count = (raw.get("Attributes") or {}).get("ApproximateReceiveCount", "0")
+    return Received(
+        message_id=raw["MessageId"],
+        handle=raw["ReceiptHandle"],
+        body=_storable(body),
+        attributes=attributes,
+        receive_count=int(count),
+        message=message,
+        reason=reason,
+    )
+
+
+def _storable(text: str) -> str:
+    return _UNSTORABLE.sub("\N{REPLACEMENT CHARACTER}", text)
