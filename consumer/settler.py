@@ -24,7 +24,9 @@ from schema.lifecycle import InputStatus
 from schema.outcome import Refused
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Callable, Iterator, Mapping, Sequence
+
+    from opentelemetry.trace import Span
 
     from consumer.lease import Lease
     from infra.database import Database
@@ -118,7 +120,7 @@ class Settler:
                 with self._instruments.tracing.together(
                     names.SETTLE,
                     (lease.job_trace or lease.claim.trace for lease, _ in batch),
-                    parts=(lease.span for lease in {id(it): it for it, _ in batch}.values()),
+                    parts=_spans(batch),
                     attributes={names.INPUTS: len(batch)},
                 ):
                     lines = await settle(
@@ -192,6 +194,11 @@ class Settler:
             return
         refused = settlement._replace(outcome=Refused("BadOutcome", reason))
         await self._commit([(lease, refused)])
+
+
+def _spans(batch: Sequence[tuple[Lease, Settlement]]) -> Iterator[Span]:
+    """Give the span of each lease of a batch; nothing is looked up where there are none."""
+    yield from {id(lease): lease.span for lease, _ in batch}.values()
 
 
 def _leaves_work(line: Settled) -> bool:

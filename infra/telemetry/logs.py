@@ -18,7 +18,7 @@ import structlog
 import structlog.tracebacks
 
 from infra.sampling import Sample
-from infra.telemetry.redaction import CUT, TEXT_LIMIT, redact, redact_event
+from infra.telemetry.redaction import CUT, TEXT_LIMIT, redact, redact_event, render_json
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, MutableMapping
@@ -72,7 +72,7 @@ def configure_logging(settings: Settings, *, process: str, worker: str) -> None:
         structlog.processors.StackInfoRenderer(),
     ]
     render: list[Any] = (
-        [_FRAMES_WITHOUT_LOCALS, redact_event, structlog.processors.JSONRenderer()]
+        [_FRAMES_WITHOUT_LOCALS, render_json]
         if as_json
         # The traceback becomes text before the redaction, so that it is redacted too.
         else [
@@ -102,6 +102,8 @@ def configure_logging(settings: Settings, *, process: str, worker: str) -> None:
             processors=[structlog.stdlib.ProcessorFormatter.remove_processors_meta, *render],
         )
     )
+    # Nobody reads who called, from which thread: to find out costs a good part of a line.
+    logging._srcfile = None  # noqa: SLF001 - as its guide says
     root = logging.getLogger()
     root.handlers = [handler]
     root.setLevel(settings.log_level.upper())

@@ -5,6 +5,7 @@ Whatever a field of a log event holds, the line that comes of it is plain JSON o
 
 from __future__ import annotations
 
+import json
 import math
 import re
 from collections.abc import Iterable, Mapping
@@ -27,6 +28,8 @@ _API_KEY = re.compile(r"hlg_[A-Za-z0-9_-]+")
 # costs a hundredth of what the patterns do.
 _SIGNS = ("://", "bearer", "password", "x-amz-", "hlg_")
 _SECRET_NAME = re.compile(r"(?i)passw(or)?d|secret|authorization|api_?key|(^|_)token$")
+# And one of these in every line that has something to hide, its names included.
+_SIGNS_IN_LINE = (*_SIGNS, "passw", "secret", "authorization", "api_key", "apikey", "token")
 _HIDDEN = "***"
 # What is longer is cut, with a mark, before anything else is done with it.
 TEXT_LIMIT = 8 * 1024
@@ -41,8 +44,27 @@ _EVERY_LINE = frozenset({
 })  # fmt: skip
 
 
+_encoded = json.JSONEncoder(allow_nan=False).encode
+
+
+def render_json(logger: object, name: str, event: MutableMapping[str, Any]) -> str:
+    """Give the line of an event, as ``redact_event`` lets it be written: the renderer of structlog.
+
+    Most events are short, of plain values, and show no sign of a secret: to see that in the
+    finished line costs a fifth of what it costs to look at each field.
+    """
+    try:
+        line = _encoded(event)
+    except (TypeError, ValueError):
+        return _encoded(redact_event(logger, name, event))
+    lowered = line.lower()
+    if len(line) <= _NESTED_LIMIT and not any(sign in lowered for sign in _SIGNS_IN_LINE):
+        return line
+    return _encoded(redact_event(logger, name, event))
+
+
 def redact_event(_logger: object, _name: str, event: MutableMapping[str, Any]) -> Any:  # noqa: ANN401
-    """Give an event as it may be written: the processor of structlog before the rendering."""
+    """Give an event as it may be written, as plain JSON: a processor of structlog."""
     # What every line has is never what has to go when others are too long.
     line = _Line(_LINE_LIMIT)
     for name in event:

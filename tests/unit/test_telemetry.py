@@ -7,12 +7,13 @@ import subprocess
 import sys
 import time
 from pathlib import Path
+from typing import Any
 
 import pytest
 import structlog
 
 from consumer.processors.verdicts import outcome_of
-from infra.telemetry.redaction import CUT, TEXT_LIMIT, redact, redact_event
+from infra.telemetry.redaction import CUT, TEXT_LIMIT, redact, redact_event, render_json
 from schema.outcome import MESSAGE_LIMIT, clean, fingerprint
 
 CHECKOUT = Path(__file__).resolve().parent.parent.parent
@@ -161,6 +162,26 @@ def test_the_cause_of_an_error_inside_nested_task_groups_is_shown_with_its_frame
 )
 def test_credentials_are_taken_out_of_a_text(text: str, redacted: str | None) -> None:
     assert redact(text) == (text if redacted is None else redacted)
+
+
+@pytest.mark.parametrize(
+    "event",
+    [
+        {"event": "plain", "job": "J1", "inputs": 5, "ratio": 0.5, "owner": None, "ok": True},
+        {"event": "deep", "about": {"a": [1, "b", {"c": (2, 3)}]}, "text": "ä\u2028"},
+        {"event": "names", "password": "x", "api_key": "y", "next_token": "z", "Secret": 1},
+        {"event": "values", "url": DSN, "header": "Bearer abc", "key": KEY},
+        {"event": "odd", "number": math.nan, "set": {1}, "bytes": b"x", "huge": 2**70},
+        {"event": "long", "text": "x" * 3 * TEXT_LIMIT, "list": ["y" * 2_000] * 40},
+        {"event": "nested", "of": {"it": "z" * 2_000}},
+    ],
+    ids=lambda event: event["event"],
+)
+def test_a_line_is_the_same_whether_or_not_each_field_of_it_is_looked_at(
+    event: dict[str, Any],
+) -> None:
+    written = json.loads(render_json(None, "", dict(event)))
+    assert written == json.loads(json.dumps(redact_event(None, "", dict(event))))
 
 
 def test_a_number_that_json_does_not_have_becomes_a_text() -> None:
