@@ -1,6 +1,8 @@
 """Lists stay on their indexes, whatever is asked and however far they are read."""
 
+import asyncio
 import datetime as dt
+from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any
 from uuid import UUID
@@ -11,7 +13,8 @@ from sqlalchemy import text
 from infra.database import Database
 from schema.statements.read import JobFilter, find_job, list_inputs, list_jobs
 from tests.contract.test_statements import explain
-from tests.platform import Platform
+from tests.databases import Databases
+from tests.platform import Platform, settings_for
 
 # The jobs below were requested within the last 30,000 seconds.
 HALF_WAY = dt.datetime.now(dt.UTC) - dt.timedelta(seconds=15_000)
@@ -27,30 +30,48 @@ EVERYTHING = JobFilter(
 )
 
 
+@pytest.fixture(scope="module")
+def database_url(databases: Databases) -> Iterator[str]:
+    """One database for all: they ask for plans, and change nothing."""
+    with databases.lent() as url:
+        asyncio.run(_grow(url))
+        yield url
+
+
+async def _grow(url: str) -> None:
+    """Make 30,000 jobs of a hundred owners, and a job of 20,000 inputs."""
+    async with Database.from_settings(settings_for(url), name="growing") as database:
+        platform = Platform(database)
+        await platform.prepare()
+        await platform.rows(
+            "INSERT INTO owner (id, name) SELECT gen_random_uuid(), 'other-' || n"
+            " FROM generate_series(1, 99) AS n RETURNING 1"
+        )
+        await platform.rows(
+            """
+            INSERT INTO job (id, key, owner_id, kind, status, max_attempts, request_date, total,
+                             requested_at, finished_at, correlation_id, succeeded)
+            SELECT gen_random_uuid(), 'J20260101_' || lpad(n::text, 6, '0'),
+                   coalesce((SELECT id FROM owner WHERE name = 'other-' || n % 100), :owner),
+                   'export',
+                   CASE WHEN n % 500 = 0 THEN 'RUNNING' ELSE 'COMPLETED' END, 3, current_date, 1,
+                   now() - n * interval '1 second', CASE WHEN n % 500 <> 0 THEN now() END, 'c' || n,
+                   CASE WHEN n % 500 <> 0 THEN 1 ELSE 0 END
+            FROM generate_series(1, 30000) AS n RETURNING 1
+            """,
+            owner=platform.owner_id,
+        )
+        await platform.submit(20_000, chunk_size=100)
+        for table in ("job", "input", "outbox"):
+            await database.fetch(text(f"ANALYZE {table}"))
+
+
 @pytest.fixture
-async def owner_id(platform: Platform, database: Database) -> UUID:
-    """Tables that have grown: 30,000 jobs of a hundred owners, and a job of 20,000 inputs."""
-    await platform.rows(
-        "INSERT INTO owner (id, name) SELECT gen_random_uuid(), 'other-' || n"
-        " FROM generate_series(1, 99) AS n RETURNING 1"
-    )
-    await platform.rows(
-        """
-        INSERT INTO job (id, key, owner_id, kind, status, max_attempts, request_date, total,
-                         requested_at, finished_at, correlation_id, succeeded)
-        SELECT gen_random_uuid(), 'J20260101_' || lpad(n::text, 6, '0'),
-               coalesce((SELECT id FROM owner WHERE name = 'other-' || n % 100), :owner), 'export',
-               CASE WHEN n % 500 = 0 THEN 'RUNNING' ELSE 'COMPLETED' END, 3, current_date, 1,
-               now() - n * interval '1 second', CASE WHEN n % 500 <> 0 THEN now() END, 'c' || n,
-               CASE WHEN n % 500 <> 0 THEN 1 ELSE 0 END
-        FROM generate_series(1, 30000) AS n RETURNING 1
-        """,
-        owner=platform.owner_id,
-    )
-    await platform.submit(20_000, chunk_size=100)
-    for table in ("job", "input", "outbox"):
-        await database.fetch(text(f"ANALYZE {table}"))
-    return platform.owner_id
+async def owner_id(database: Database) -> UUID:
+    """Give the owner of the large job."""
+    (job,) = await database.fetch(text("SELECT owner_id FROM job WHERE total = 20000"))
+    owner_id: UUID = job.owner_id
+    return owner_id
 
 
 @pytest.mark.parametrize(
