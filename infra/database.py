@@ -124,11 +124,11 @@ class Database:
         async with _speaking_plainly():
             asked = time.perf_counter()
             session = await check_out(self._engine)
+            if driver_of(session).is_closed():
+                # It ended while nobody used it, which is no reason to fail.
+                session.invalidate()
+                session = await check_out(self._engine)
             try:
-                if driver_of(session).is_closed():
-                    # It ended while nobody used it, which is no reason to fail.
-                    session.invalidate()
-                    session = await check_out(self._engine)
                 if values:
                     # Without values, Postgres keeps the plan in any case.
                     await let_plan(session, once=plans_once)
