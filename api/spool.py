@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import tempfile
+from contextlib import suppress
 from typing import IO, TYPE_CHECKING, Self
 
-from api.problems import unavailable
+from api.problems import Problem, unavailable
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -44,7 +45,7 @@ class Spool:
                 self._file = tempfile.TemporaryFile()  # noqa: SIM115 - closed by clear
             self._file.write(_lines(self._recent))
         except OSError as error:
-            raise unavailable("there is no room for a large submission now") from error
+            raise _no_room() from error
         self._recent.clear()
         self._characters = 0
 
@@ -53,13 +54,17 @@ class Spool:
         self.many = self._characters = 0
         self._recent.clear()
         if self._file is not None:
-            self._file.close()
+            with suppress(OSError):  # what it could not write is of no use any more
+                self._file.close()
             self._file = None
 
     def blocks(self) -> Iterator[bytes]:
         """Give all of them from the first on, in blocks of whole lines, each ended by a break."""
         if self._file is not None:
-            self._file.seek(0)
+            try:
+                self._file.seek(0)
+            except OSError as error:
+                raise _no_room() from error
             while block := self._file.read(_BLOCK_CHARACTERS):
                 yield block + self._file.readline()
         if self._recent:
@@ -70,6 +75,10 @@ class Spool:
         if self._file is None:
             return self._recent
         return [line for block in self.blocks() for line in block.decode().split("\n")[:-1]]
+
+
+def _no_room() -> Problem:
+    return unavailable("there is no room for a large submission now")
 
 
 def _lines(inputs: list[str]) -> bytes:

@@ -208,13 +208,16 @@ class Leases:
             lease.is_stopped = lease.claim.entry_id in stopped
         self._lose([lease for lease in leases if lease.claim.entry_id not in kept])
         try:
-            await self._queue.extend(
-                [lease.claim for lease in leases if lease.claim.entry_id in kept],
-                self._lease_seconds,
-            )
-        except HaulageError as error:
+            # The leases in Postgres have to be extended again in time, whether or not SQS answers.
+            async with asyncio.timeout(self._lease_seconds / 3):
+                await self._queue.extend(
+                    [lease.claim for lease in leases if lease.claim.entry_id in kept],
+                    self._lease_seconds,
+                )
+        except (HaulageError, TimeoutError) as error:
             # The lease in Postgres holds; a repeated message finds the entry busy.
-            log.warning("lease.message_not_hidden", error=str(error))
+            reason = str(error) or "no answer in time"
+            log.warning("lease.message_not_hidden", error=reason)
         except Exception:  # for the same reason, whatever it is
             log.exception("lease.message_not_hidden")
 

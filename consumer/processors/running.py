@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 import structlog
-from pydantic import TypeAdapter, ValidationError
+from pydantic import TypeAdapter
 
 from consumer.processors.protocol import Work
 from consumer.processors.verdicts import is_expected, outcome_of
@@ -103,7 +103,7 @@ class _Reader:
         try:
             options = self._options_of(claim)
             bodies = self._many.validate_json(f"[{','.join(input_.body for input_ in inputs)}]")
-        except ValidationError:
+        except Exception:  # noqa: BLE001 - read one by one, the one at fault says what it is
             return None
         return [
             _work(claim, input_, body, options) for input_, body in zip(inputs, bodies, strict=True)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import math
 import time
@@ -21,7 +22,6 @@ from schema.statements.claim import claim_by_id, let_go_of_entries
 from schema.statements.repair import park_messages
 
 if TYPE_CHECKING:
-    import asyncio
     from collections.abc import Collection, Sequence
 
     from types_aiobotocore_sqs import SQSClient
@@ -116,10 +116,13 @@ class SqsQueue:
                     # Who was starting the same job this moment has done so by now.
                     claims += await self._claim(deliveries)
                 span.set_attribute(names.DUPLICATES, len(deliveries))
-                await self._let_go(deliveries)
-            except HaulageError as error:
+                # Nobody extends what was claimed until it is handed over.
+                async with asyncio.timeout(self._lease_seconds / 3):
+                    await self._let_go(deliveries)
+            except (HaulageError, TimeoutError) as error:
                 # The claims are made and must be carried; the other messages come back.
-                log.warning("message.not_judged", messages=len(deliveries), error=str(error))
+                reason = str(error) or "no answer in time"
+                log.warning("message.not_judged", messages=len(deliveries), error=reason)
             except Exception:  # for the same reason, whatever it is
                 log.exception("message.not_judged", messages=len(deliveries))
         return claims

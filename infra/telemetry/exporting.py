@@ -14,13 +14,15 @@ from typing import TYPE_CHECKING, Any
 
 import structlog
 from opentelemetry.sdk.metrics.export import MetricExporter, MetricExportResult
+from opentelemetry.sdk.trace import SpanProcessor
 from opentelemetry.sdk.trace.export import SpanExporter, SpanExportResult
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
+    from opentelemetry.context import Context
     from opentelemetry.sdk.metrics.export import MetricsData
-    from opentelemetry.sdk.trace import ReadableSpan
+    from opentelemetry.sdk.trace import ReadableSpan, Span
 
 log: structlog.stdlib.BoundLogger = structlog.get_logger(__name__)
 
@@ -45,15 +47,13 @@ class ToldSpanExporter(SpanExporter):
         """Say whether a span is worth making.
 
         While the collector is away spans would be lost: only one every two seconds is wanted, to
-        ask whether it is back. For one thread.
+        ask whether it is back.
         """
-        if not self._told.is_away:
-            return True
-        now = self._clock()
-        if now - self._probed_at < _PROBE_SECONDS:
-            return False
-        self._probed_at = now
-        return True
+        return not self._told.is_away or self._clock() - self._probed_at >= _PROBE_SECONDS
+
+    def note_made(self) -> None:
+        """Note that a span was made that will be exported, which not every sampler lets be."""
+        self._probed_at = self._clock()
 
     def export(self, spans: Sequence[ReadableSpan]) -> SpanExportResult:
         """Export a batch; what fails is lost."""
@@ -73,6 +73,17 @@ class ToldSpanExporter(SpanExporter):
     def force_flush(self, timeout_millis: int = 30_000) -> bool:
         """Wait until nothing is under way."""
         return self._exporter.force_flush(timeout_millis)
+
+
+class Probes(SpanProcessor):
+    """Tells the exporter which spans are made."""
+
+    def __init__(self, exporter: ToldSpanExporter) -> None:
+        self._exporter = exporter
+
+    def on_start(self, span: Span, parent_context: Context | None = None) -> None:  # noqa: ARG002
+        """Note a span; those that are not sampled do not come here."""
+        self._exporter.note_made()
 
 
 class ToldMetricExporter(MetricExporter):

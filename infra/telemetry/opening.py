@@ -142,9 +142,11 @@ def _span_exporter(protocol: Protocol) -> ToldSpanExporter:
     return ToldSpanExporter(exporter)
 
 
-def _tracer_provider(exporter: SpanExporter, resource: Resource) -> TracerProvider:
+def _tracer_provider(exporter: ToldSpanExporter, resource: Resource) -> TracerProvider:
     from opentelemetry.sdk.trace import SpanLimits, TracerProvider
     from opentelemetry.sdk.trace.export import BatchSpanProcessor
+
+    from infra.telemetry.exporting import Probes
 
     logging.getLogger(_CHATTY).setLevel(logging.ERROR)
     # What a client sends may stand in an attribute, and is as long as the client likes.
@@ -152,6 +154,7 @@ def _tracer_provider(exporter: SpanExporter, resource: Resource) -> TracerProvid
     limits = SpanLimits(max_span_attribute_length=None if is_limited else _ATTRIBUTE_CHARACTERS)
     # By itself the SDK would wait at the exit for a collector that never answers.
     provider = TracerProvider(resource=resource, span_limits=limits, shutdown_on_exit=False)
+    provider.add_span_processor(Probes(exporter))
     provider.add_span_processor(BatchSpanProcessor(exporter))
     return provider
 

@@ -20,9 +20,12 @@ if TYPE_CHECKING:
 _SPACE = re.compile(r"\s|\Z")
 _BEARER = re.compile(r"(?ai)(bearer\s{1,8})\S+")
 _NAMED_SECRET = re.compile(
-    r"(?ai)(password\s{0,4}=\s{0,4}|x-amz-(?:signature|security-token)=)(?:'[^']+'?|[^\s&'\"]+)"
+    r"(?ai)(password\s{0,4}=\s{0,4}|x-amz-(?:signature|security-token)=)"
+    r"""(?:'(?:[^'\\]|\\.)*'?|"(?:[^"\\]|\\.)*"?|[^\s&'"]+)"""
 )
-_QUOTED_SECRET = re.compile(r"""(?ai)(password['"]\s{0,4}:\s{0,4}['"])[^'"]+""")
+_QUOTED_SECRET = re.compile(
+    r"""(?ai)(password['"]\s{0,4}:\s{0,4})('(?:[^'\\]|\\.)*'?|"(?:[^"\\]|\\.)*"?)"""
+)
 _API_KEY = re.compile(r"hlg_[A-Za-z0-9_-]+")
 # One of these is in every text that any of the patterns finds. Most have none: looking for words
 # costs a hundredth of what the patterns do.
@@ -172,7 +175,7 @@ def redact(text: str) -> str:
     text = _without_userinfo(text, is_cut=cut)
     text = _BEARER.sub(r"\1***", text)
     text = _NAMED_SECRET.sub(r"\1***", text)
-    text = _QUOTED_SECRET.sub(r"\1***", text)
+    text = _QUOTED_SECRET.sub(lambda found: f"{found[1]}{found[2][0]}***{found[2][0]}", text)
     text = _API_KEY.sub("hlg_***", text)
     return text + CUT if cut else text
 

@@ -11,11 +11,12 @@ from opentelemetry.sdk.metrics import MeterProvider
 from opentelemetry.sdk.metrics.export import PeriodicExportingMetricReader
 from opentelemetry.sdk.trace import ReadableSpan, TracerProvider
 from opentelemetry.sdk.trace.export import SimpleSpanProcessor, SpanExporter, SpanExportResult
+from opentelemetry.sdk.trace.sampling import DEFAULT_ON
 
 from infra.settings import Settings
 from infra.telemetry import names
 from infra.telemetry.emf import EmfExporter
-from infra.telemetry.exporting import ToldMetricExporter, ToldSpanExporter
+from infra.telemetry.exporting import Probes, ToldMetricExporter, ToldSpanExporter
 from infra.telemetry.opening import open_instruments
 from infra.telemetry.tracing import Tracing, continued
 from schema.errors import Misconfigured
@@ -46,6 +47,7 @@ def test_while_the_collector_is_away_one_span_in_a_while_asks_whether_it_is_back
     now = 1_000.0
     exporter = ToldSpanExporter(collector, clock=lambda: now)
     provider = TracerProvider(shutdown_on_exit=False)
+    provider.add_span_processor(Probes(exporter))
     provider.add_span_processor(SimpleSpanProcessor(exporter))
     tracing = Tracing(provider.get_tracer("test"), is_wanted=exporter.wants_spans)
 
@@ -62,7 +64,7 @@ def test_while_the_collector_is_away_one_span_in_a_while_asks_whether_it_is_back
     with structlog.testing.capture_logs() as told:
         assert work(3) == 3
         collector.answer = answer
-        assert work(100) == 2  # the one that failed, and the first that asks again
+        assert work(100) == 1
         now += 1.9
         assert work(100) == 0
         now += 0.2
@@ -71,7 +73,23 @@ def test_while_the_collector_is_away_one_span_in_a_while_asks_whether_it_is_back
         now += 2.1
         assert work(100) == 100
     assert [line["event"] for line in told] == ["telemetry.away", "telemetry.recovered"]
-    assert told[1]["after_failures"] == 3
+    assert told[1]["after_failures"] == 2
+
+
+def test_a_span_that_the_sampler_drops_asks_nobody() -> None:
+    collector = Collector()
+    collector.answer = SpanExportResult.FAILURE
+    exporter = ToldSpanExporter(collector, clock=lambda: 1_000.0)
+    provider = TracerProvider(sampler=DEFAULT_ON, shutdown_on_exit=False)
+    provider.add_span_processor(Probes(exporter))
+    provider.add_span_processor(SimpleSpanProcessor(exporter))
+    tracing = Tracing(provider.get_tracer("test"), is_wanted=exporter.wants_spans)
+    exporter.export([])
+    dropped = Trace("request", f"00-{'a' * 32}-{'b' * 16}-00")
+    for trace in (*[dropped] * 10, TRACE, TRACE):
+        with tracing.one(names.PROCESS, trace):
+            pass
+    assert collector.asked == 1
 
 
 def test_a_span_within_another_is_made_only_where_that_one_is() -> None:

@@ -3,10 +3,12 @@
 import asyncio
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
+from pydantic import model_validator
 from structlog.testing import capture_logs
 
 from consumer.executor import Runner
@@ -234,6 +236,31 @@ async def test_a_processor_that_returns_something_else_failed(
     async with runners_of(resources, here(reference)) as runners:
         outcomes = await run(runners["made-here"], "made-here", {}, {})
     assert outcomes == [Failed("BadOutcome", message)] * 2
+
+
+class Former(JobInput):
+    """Reads inputs of an older form, and breaks on one."""
+
+    text: str = ""
+
+    @model_validator(mode="before")
+    @classmethod
+    def _read(cls, document: dict[str, Any]) -> dict[str, Any]:
+        return {"text": document["old"]} if document else {}
+
+
+class Echoing(Neither):
+    async def process_many(self, works: Sequence[Work]) -> Sequence[Outcome]:
+        return [Succeeded() for _ in works]
+
+
+async def test_an_input_whose_model_breaks_fails_alone(resources: Resources) -> None:
+    kind = replace(here("Echoing"), input_model=Former)
+    async with runners_of(resources, kind) as runners:
+        outcomes = await run(runners["made-here"], "made-here", {}, {"new": 1}, {"old": "x"})
+    assert outcomes[0] == outcomes[2] == Succeeded()
+    assert isinstance(outcomes[1], Failed)
+    assert outcomes[1].error_class == "KeyError"
 
 
 async def test_cancelling_passes_through_the_processor(resources: Resources) -> None:
