@@ -2,14 +2,14 @@
 
 While a large body trickles in it waits in a temporary file and takes one of its owner's places,
 so that slow clients are in nobody's way but their own owner's. Only what has fully arrived takes
-one of the places for the work, which all owners share.
+one of the places for the work, which all owners share, and of which one owner has half at most.
 """
 
 from __future__ import annotations
 
 import asyncio
 import tempfile
-from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
 from http import HTTPStatus
 from io import BytesIO
@@ -21,6 +21,7 @@ from api.problems import BadField, Problem, unavailable
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
+    from uuid import UUID
 
     from starlette.requests import Request
 
@@ -31,6 +32,7 @@ _PIECE_BYTES = 1024 * 1024
 _BODY_SECONDS = 120.0
 _STREAM_SECONDS = 900.0
 _TURN_SECONDS = 30.0
+_OWN_TURN_SECONDS = 120.0
 _REFUSAL = "too many large submissions at once"
 _LENGTH_DIGITS = 18
 _JSON = "application/json"
@@ -58,6 +60,10 @@ class BodyReader:
         self._max_body_bytes = max_body_bytes
         self._max_stream_bytes = max_stream_bytes
         self._large = Places(max_concurrent_large, wait_seconds=_TURN_SECONDS, refusal=_REFUSAL)
+        # Half of them at most are one owner's: its others wait for it, and nobody else does.
+        self._large_of_owners = PlacesOfOwners(
+            max(max_concurrent_large // 2, 1), wait_seconds=_OWN_TURN_SECONDS, refusal=_REFUSAL
+        )
         self._arriving = PlacesOfOwners(
             max_concurrent_large, wait_seconds=_TURN_SECONDS, refusal=_REFUSAL
         )
@@ -89,6 +95,8 @@ class BodyReader:
                 file, size = await self._receive(request, until_arrived, most, seconds)
                 until_exit.enter_context(file)
                 if size > SMALL_BYTES:
+                    own = self._large_of_owners.one(_owner_id(request))
+                    await until_exit.enter_async_context(own)
                     await until_exit.enter_async_context(self._large.one())
             yield Body(file, size, has_lines=has_lines)
 
@@ -107,7 +115,8 @@ class BodyReader:
                         if size > most:
                             raise _too_large(most)
                         if size > SMALL_BYTES and spool is None:
-                            await until_arrived.enter_async_context(self._place(request))
+                            own = self._arriving.one(_owner_id(request))
+                            await until_arrived.enter_async_context(own)
                             spool = unless_whole.enter_context(tempfile.TemporaryFile())  # noqa: SIM115
                         if spool is not None and len(body) >= _PIECE_BYTES:
                             await asyncio.to_thread(spool.write, bytes(body))
@@ -122,9 +131,10 @@ class BodyReader:
             unless_whole.pop_all()
             return spool, size
 
-    def _place(self, request: Request) -> AbstractAsyncContextManager[None]:
-        caller = Exchange.of(request.scope).caller
-        return self._arriving.one(caller.owner_id if caller is not None else None)
+
+def _owner_id(request: Request) -> UUID | None:
+    caller = Exchange.of(request.scope).caller
+    return None if caller is None else caller.owner_id
 
 
 async def _whole(request: Request, seconds: float) -> bytes:
