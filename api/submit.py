@@ -36,6 +36,7 @@ if TYPE_CHECKING:
 
 _PACE_SECONDS = 10.0
 _ROWS_PER_COPY = 100_000
+_BYTES_PER_COPY = 64 * 1024 * 1024
 
 
 @dataclass(frozen=True, slots=True)
@@ -132,8 +133,8 @@ class Submitter:
             (stored,) = found
             rows = _Rows(job_id, inputs, stored.entry_ids, size)
             # In several statements, so that their time limit holds for jobs of any size.
-            for done in range(0, inputs.many, _ROWS_PER_COPY):
-                blocks = rows.up_to(done + _ROWS_PER_COPY)
+            while rows.given < inputs.many:
+                blocks = rows.of_one_statement()
                 await copy_text(connection, "input", columns=INPUT_COPY_COLUMNS, blocks=blocks)
             return str(stored.key)
 
@@ -198,7 +199,12 @@ class _Rows:
         self.given += len(rows)
         return "".join(rows).encode()
 
-    async def up_to(self, most: int) -> AsyncIterator[bytes]:
-        """Give blocks until ``most`` rows have been given, or all."""
-        while self.given < most and (block := await asyncio.to_thread(self.take)):
+    async def of_one_statement(self) -> AsyncIterator[bytes]:
+        """Give blocks until they are enough for a statement, or there are no more."""
+        until, size = self.given + _ROWS_PER_COPY, 0
+        while self.given < until and size < _BYTES_PER_COPY:
+            block = await asyncio.to_thread(self.take)
+            if not block:
+                return
+            size += len(block)
             yield block
