@@ -22,9 +22,15 @@ class Client:
         # No proxy: http_proxy may be set, and it cannot reach our loopback.
         self._opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
 
-    def submit(self, inputs: Sequence[Mapping[str, object]]) -> str:
+    def submit(
+        self,
+        inputs: Sequence[Mapping[str, object]],
+        *,
+        options: Mapping[str, object] | None = None,
+    ) -> str:
         """Submit an export job and return its id."""
-        return str(self._call("/jobs", {"kind": "export", "inputs": list(inputs)})["jobId"])
+        job = {"kind": "export", "options": options or {}, "inputs": list(inputs)}
+        return str(self._call("/jobs", job)["jobId"])
 
     def job(self, job_id: str) -> dict[str, Any]:
         """The job as the API shows it."""

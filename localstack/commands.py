@@ -180,9 +180,13 @@ def _print_ways_in(values: Mapping[str, str]) -> None:
 def _logs(stack: Stack) -> int:
     logs = sorted((stack.folder / "logs").glob("*.log"))
     stack.interruption.check()
+    names = [_relative(str(log)) for log in logs]
+    if logs and not stack.state.processes():
+        print("Nothing runs; the logs end so:", flush=True)
+        return subprocess.run(["tail", "-n", "20", *names], check=False).returncode
     if logs:
         # It takes this process over, and hears whatever ends it.
-        os.execvp("tail", ["tail", "-n", "20", "-F", *[_relative(str(log)) for log in logs]])
+        os.execvp("tail", ["tail", "-n", "20", "-F", *names])
     print("No logs yet; `make up` or `make demo` makes some.")
     return 0
 

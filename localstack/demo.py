@@ -32,7 +32,8 @@ def run(stack: Stack) -> None:
     client = Client(values["HAULAGE_URL"], values["HAULAGE_API_KEY"])
     inputs = sample_inputs()
     print(f"\nSubmitting {len(inputs)} inputs: every symbol at {DATES} dates", flush=True)
-    first = _follow(stack, client, client.submit(inputs))
+    # On a stack that is up, some of the files may be there already.
+    first = _follow(stack, client, client.submit(inputs, options={"reuse": {"enabled": False}}))
     print(json.dumps(shortened(first.job), indent=2))
     path = first.job["dataContent"][0]["s3Path"]
     print(f"\n{path} begins:")

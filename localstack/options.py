@@ -81,7 +81,9 @@ def _handed_on(environment: Mapping[str, str]) -> dict[str, str]:
     return {
         name: value
         for name, value in environment.items()
-        if name.startswith("HAULAGE_") and not name.startswith(PREFIX) and name not in _OURS
+        if name.startswith(("HAULAGE_", "OTEL_"))
+        and not name.startswith(PREFIX)
+        and name not in _OURS
     }
 
 

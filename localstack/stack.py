@@ -254,8 +254,11 @@ class Stack:
         return planned
 
     def _set_logs_aside(self) -> None:
+        is_adopted = self.postgres().running() is not None
         for log in (self.folder / "logs").glob("*.log"):
-            log.replace(log.with_suffix(".previous"))
+            # A server that is adopted goes on writing to its own.
+            if log.stem != "postgres" or not is_adopted:
+                log.replace(log.with_suffix(".previous"))
 
     def _end_processes(self) -> bool:
         """Ends all but PostgreSQL, which whoever comes next adopts. True if something ran."""

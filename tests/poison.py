@@ -64,7 +64,7 @@ def marks(path: Path) -> list[tuple[int, int, int]]:
     return [(int(ordinal), int(attempt), int(pid)) for ordinal, attempt, pid in lines]
 
 
-async def _do(what: str) -> None:  # noqa: C901, PLR0912 - a list of misdeeds
+async def _do(what: str) -> None:  # noqa: C901, PLR0912, PLR0915 - a list of misdeeds
     match what:
         case "nothing" | "no JSON":
             return
@@ -101,6 +101,8 @@ async def _do(what: str) -> None:  # noqa: C901, PLR0912 - a list of misdeeds
         case "one long line":
             while True:
                 print("so much to say", end="")
+        case "print":
+            print("printed for the log")
         case "shout":
             sys.stderr.write("heard in the log\n")
         case "raise":

@@ -243,4 +243,5 @@ async def _tended(child: Child, output: int) -> None:
 def _environment() -> dict[str, str]:
     """Give our environment, and our way of finding modules, however we came by it."""
     path = os.pathsep.join(entry or os.getcwd() for entry in sys.path)  # noqa: PTH109 - a string
-    return {**os.environ, "PYTHONPATH": path}
+    # Without a buffer: what is printed for one input would come out under another.
+    return {**os.environ, "PYTHONPATH": path, "PYTHONUNBUFFERED": "1"}

@@ -146,6 +146,15 @@ async def test_what_a_child_writes_is_logged_with_the_correlation_id_and_within_
     with capture_logs() as logs:
         async with Children(resources.settings) as these:
             runner = Isolated(poison.ISOLATED, these)
+            await ask(runner, poison.ISOLATED, does="print")
+
+            async def heard() -> bool:
+                return any(line["event"] == "processor.output" for line in logs)
+
+            # While the child lives on: it has no buffer that it would empty at its end.
+            await eventually(heard)
+            assert logs[-1]["line"] == "printed for the log"
+            logs.clear()
             await ask(runner, poison.ISOLATED, does="shout")
             await ask(runner, poison.ISOLATED, does="chatter")
             await ask(runner, poison.ISOLATED, does="raise")
