@@ -8,7 +8,6 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from api.app import build_app
-from infra.backlog import Scaling
 from infra.database import Database
 from infra.http import Health, serve_http
 from infra.kinds import load_kinds
@@ -38,7 +37,6 @@ async def serve(settings: Settings, worker: str, stop: asyncio.Event) -> None:
             stop=stop,
             checks={"database": database.ping, "migrations": partial(check_at_head, database)},
         )
-        health.pages["/scaling"] = Scaling(database, concurrency=settings.concurrency).page
         health.expose(instruments.exposition)
         app = build_app(
             settings,

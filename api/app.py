@@ -19,6 +19,7 @@ from api.redrives import Redrives
 from api.resource import Resource, nothing_here
 from api.submit import Submitter
 from api.timelines import Timelines
+from infra.backlog import Scaling
 from infra.telemetry.instruments import SILENT
 
 if TYPE_CHECKING:
@@ -64,6 +65,7 @@ def build_app(
     control = Control(database, notifier, fields)
     redrives = Redrives(database, notifier, fields, kinds=kinds)
     letters, parked = DeadLetters(database), Parked(database, notifier, fields)
+    scaling = Scaling(database, concurrency=settings.concurrency)
     timelines = Timelines(database, pool_size=settings.database_pool_size)
     behind_keys: dict[str, dict[str, Handler]] = {
         "/jobs": {"GET": jobs.list_all, "POST": jobs.submit},
@@ -95,6 +97,7 @@ def build_app(
         ),
         _route("/livez", _health("/livez", health.livez)),
         _route("/readyz", _health("/readyz", health.readyz)),
+        _route("/scaling", _health("/scaling", scaling.page)),
         *(_route(path, _health(path, page)) for path, page in health.pages.items()),
     ]
     under_prefix = Router(routes, redirect_slashes=False, default=nothing_here)

@@ -168,6 +168,12 @@ def _paths(settings: Settings) -> dict[str, Any]:
 _OPEN = {
     "/livez": ("isAlive", "Whether the process lives", "application/json", "503"),
     "/readyz": ("isReady", "Whether its neighbours answer", "application/json", "503"),
+    "/scaling": (
+        "scaling",
+        "How much of each kind waits and runs, of all owners: numbers to scale by",
+        "application/json",
+        "503",
+    ),
     "/openapi.json": ("openapi", "This document", "application/json", ""),
     "/docs": ("docs", "This document, to read and to try", "text/html", ""),
 }
@@ -175,7 +181,7 @@ _OPEN = {
 
 def _open(name: str, summary: str, media_type: str, bad: str) -> dict[str, Any]:
     content = {media_type: {"schema": {"type": "string" if "html" in media_type else "object"}}}
-    responses = {"200": {"description": "Yes" if bad else summary, "content": content}}
+    responses = {"200": {"description": summary, "content": content}}
     if bad:
-        responses[bad] = {"description": "No", "content": content}
+        responses[bad] = {"description": "No, or not to be known now", "content": content}
     return {"operationId": name, "summary": summary, "security": [], "responses": responses}
