@@ -5,6 +5,7 @@ from __future__ import annotations
 from functools import wraps
 from typing import TYPE_CHECKING, Any, TypeVar
 
+from infra.database import rows_of
 from infra.retry import sqlstate
 from schema.errors import Unavailable
 from schema.statements.repair import limit_lock_waits
@@ -55,11 +56,7 @@ class Bulkhead:
 
     async def fetch(self, statement: TextClause) -> Sequence[Row[Any]]:
         """Run one statement like ``run``, and return its rows."""
-
-        async def unit(connection: AsyncConnection) -> Sequence[Row[Any]]:
-            return (await connection.execute(statement)).all()
-
-        return await self.run(unit)
+        return await self.run(lambda connection: rows_of(connection, statement))
 
     def lets_through(self, error: Exception) -> bool:
         """Say whether an error is everybody's trouble, so that the round must end.

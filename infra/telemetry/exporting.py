@@ -10,7 +10,7 @@ import logging
 import threading
 import time
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import structlog
 from opentelemetry.sdk.metrics.export import MetricExporter, MetricExportResult
@@ -25,6 +25,8 @@ if TYPE_CHECKING:
     from opentelemetry.sdk.trace import ReadableSpan, Span
 
 log: structlog.stdlib.BoundLogger = structlog.get_logger(__name__)
+
+Result = TypeVar("Result")
 
 # While the collector is away, a span that often asks whether it is back.
 _PROBE_SECONDS = 2.0
@@ -57,14 +59,11 @@ class ToldSpanExporter(SpanExporter):
 
     def export(self, spans: Sequence[ReadableSpan]) -> SpanExportResult:
         """Export a batch; what fails is lost."""
-        with _reasons() as reasons:
-            try:
-                result = self._exporter.export(spans)
-            except Exception as error:  # noqa: BLE001 - lost, like all that cannot be sent
-                reasons.append(f"{type(error).__name__}: {error}")
-                result = SpanExportResult.FAILURE
-        self._told.ended(ok=result is SpanExportResult.SUCCESS, reasons=reasons)
-        return result
+        return self._told.of(
+            lambda: self._exporter.export(spans),
+            success=SpanExportResult.SUCCESS,
+            failure=SpanExportResult.FAILURE,
+        )
 
     def shutdown(self) -> None:
         """Give up what is under way."""
@@ -104,14 +103,11 @@ class ToldMetricExporter(MetricExporter):
         **more: Any,  # noqa: ANN401
     ) -> MetricExportResult:
         """Export one collection; the next one holds the totals again."""
-        with _reasons() as reasons:
-            try:
-                result = self._exporter.export(metrics_data, timeout_millis, **more)
-            except Exception as error:  # noqa: BLE001 - lost, like all that cannot be sent
-                reasons.append(f"{type(error).__name__}: {error}")
-                result = MetricExportResult.FAILURE
-        self._told.ended(ok=result is MetricExportResult.SUCCESS, reasons=reasons)
-        return result
+        return self._told.of(
+            lambda: self._exporter.export(metrics_data, timeout_millis, **more),
+            success=MetricExportResult.SUCCESS,
+            failure=MetricExportResult.FAILURE,
+        )
 
     def shutdown(self, timeout_millis: float = 30_000, **more: Any) -> None:  # noqa: ANN401
         """Give up what is under way."""
@@ -134,7 +130,18 @@ class _Told:
         """Say whether the last export failed."""
         return self._failures > 0
 
-    def ended(self, *, ok: bool, reasons: Sequence[str]) -> None:
+    def of(self, export: Callable[[], Result], *, success: Result, failure: Result) -> Result:
+        """Export, and say what there is to say of how it ended; give the result."""
+        with _reasons() as reasons:
+            try:
+                result = export()
+            except Exception as error:  # noqa: BLE001 - lost, like all that cannot be sent
+                reasons.append(f"{type(error).__name__}: {error}")
+                result = failure
+        self._ended(ok=result is success, reasons=reasons)
+        return result
+
+    def _ended(self, *, ok: bool, reasons: Sequence[str]) -> None:
         if not ok:
             self._failures += 1
             if self._failures == 1:
