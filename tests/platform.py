@@ -200,5 +200,17 @@ class Recorder:
         return outcomes
 
 
+class Gated(Recorder):
+    """A runner whose inputs succeed once the gate is open, and wait until then."""
+
+    def __init__(self) -> None:
+        super().__init__(self._wait)
+        self.gate = asyncio.Event()
+
+    async def _wait(self, _claim: Claim, _input: ClaimedInput) -> Outcome:
+        await self.gate.wait()
+        return Succeeded()
+
+
 def seeded(seed: int) -> random.Random:
     return random.Random(seed)

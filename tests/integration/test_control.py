@@ -15,7 +15,7 @@ from schema.statements.claim import claim_ready, next_ready
 from schema.statements.control import cancel_job, pause_job, resume_job
 from tests.deliveries import Delivery
 from tests.integration.faults.stations import log_lines, named
-from tests.platform import KIND, Platform, Recorder, eventually
+from tests.platform import KIND, Gated, Platform, Recorder, eventually
 from tests.steps import Control, claim_all, control, kill, lapse, settle_as, sweep
 
 
@@ -180,13 +180,7 @@ async def test_a_job_past_its_time_starts_nothing_and_expires(
 async def test_a_paused_job_lets_go_of_what_has_not_started_and_keeps_what_runs(
     delivery: Delivery, platform: Platform
 ) -> None:
-    gate = asyncio.Event()
-
-    async def slow(claim: Claim, input_: ClaimedInput) -> Outcome:
-        await gate.wait()
-        return Succeeded()
-
-    recorder = Recorder(slow)
+    recorder = Gated()
     job_id = await platform.submit(10)
     async with delivery.dispatching(), delivery.consuming(recorder, concurrency=3):
         delivery.listener.wake()
@@ -200,7 +194,7 @@ async def test_a_paused_job_lets_go_of_what_has_not_started_and_keeps_what_runs(
             return bool(entry.locked_until > before.locked_until)
 
         await eventually(heard, timeout_seconds=4)
-        gate.set()
+        recorder.gate.set()
 
         async def settled() -> bool:
             job = await platform.job(job_id)

@@ -9,7 +9,7 @@ from sqlalchemy import text
 from infra.queue.protocol import Claim, ClaimedInput
 from schema.outcome import Failed, Outcome, Succeeded
 from tests.deliveries import Delivery
-from tests.platform import Platform, Recorder, eventually, seeded
+from tests.platform import Gated, Platform, Recorder, eventually, seeded
 from tests.steps import open_unit
 
 
@@ -115,20 +115,14 @@ async def test_an_entry_that_is_due_later_is_left_alone_until_then(
 async def test_work_that_ended_during_the_drain_is_committed_and_the_rest_given_back(
     delivery: Delivery, platform: Platform
 ) -> None:
-    gate = asyncio.Event()
-
-    async def slow(claim: Claim, input_: ClaimedInput) -> Outcome:
-        await gate.wait()
-        return Succeeded()
-
-    recorder = Recorder(slow)
+    recorder = Gated()
     job_id = await platform.submit(10)
     async with delivery.dispatching():
         async with delivery.consuming(recorder, concurrency=3) as stop:
             delivery.listener.wake()
             await recorder.started.wait()
             stop.set()
-            gate.set()
+            recorder.gate.set()
         assert (await platform.statuses(job_id)) == {"SUCCEEDED": 3, "PENDING": 7}
         entries = await platform.rows("SELECT locked_by FROM outbox")
         # The dispatcher may be sending it again this very moment.

@@ -15,7 +15,7 @@ from schema.outcome import Outcome, Succeeded
 from schema.statements.control import pause_job
 from tests.deliveries import Delivery
 from tests.integration.faults.stations import log_lines, named, sqs_queue, sqs_station
-from tests.platform import KIND, Platform, Recorder, eventually, settings_for
+from tests.platform import KIND, Gated, Platform, Recorder, eventually, settings_for
 from tests.steps import control
 from tests.stubs.sqs import SqsStub
 from tests.stubs.tcp_proxy import TcpProxy
@@ -94,13 +94,7 @@ async def test_no_message_is_taken_while_the_database_is_away(
 async def test_leases_that_cannot_be_extended_for_no_known_reason_end_no_consumer(
     delivery: Delivery, platform: Platform
 ) -> None:
-    go = asyncio.Event()
-
-    async def say(*_: object) -> Outcome:
-        await go.wait()
-        return Succeeded()
-
-    recorder = Recorder(say)
+    recorder = Gated()
     with log_lines() as lines:
         async with delivery.dispatching(), delivery.consuming(recorder, lease_seconds=2):
             job_id = await platform.submit(2)
@@ -110,7 +104,7 @@ async def test_leases_that_cannot_be_extended_for_no_known_reason_end_no_consume
                 await eventually(lambda: bool(named(lines, "lease.not_extended")))
                 delivery.listener.tell_controlled()
                 delivery.listener.tell_controlled()
-            go.set()
+            recorder.gate.set()
             await platform.until(job_id, "COMPLETED")
     (told,) = named(lines, "lease.not_extended")
     assert "infinite timestamps" in str(told["exc_info"])
@@ -133,13 +127,7 @@ async def _extended(delivery: Delivery, platform: Platform) -> None:
 async def test_an_entry_that_cannot_be_given_back_for_no_known_reason_ends_no_other_work(
     delivery: Delivery, platform: Platform
 ) -> None:
-    go = asyncio.Event()
-
-    async def say(*_: object) -> Outcome:
-        await go.wait()
-        return Succeeded()
-
-    recorder = Recorder(say)
+    recorder = Gated()
     with log_lines() as lines:
         async with delivery.dispatching(), delivery.consuming(recorder, concurrency=2):
             paused = await platform.submit(4)
@@ -149,7 +137,7 @@ async def test_an_entry_that_cannot_be_given_back_for_no_known_reason_ends_no_ot
                 await control(platform, pause_job, paused)
                 for _ in range(2):  # the second begins when the first has had its effect
                     await _extended(delivery, platform)
-                go.set()
+                recorder.gate.set()
                 await eventually(lambda: bool(named(lines, "entry.not_released")))
             other = await platform.submit(2)
             delivery.listener.wake()

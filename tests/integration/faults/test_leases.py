@@ -8,7 +8,7 @@ from schema.outcome import Outcome, Succeeded
 from schema.statements.claim import claim_ready, extend_leases, release_entries
 from tests.deliveries import Delivery, open_delivery
 from tests.integration.faults.stations import log_lines, named, sqs_station
-from tests.platform import KIND, Platform, Recorder, eventually, settings_for
+from tests.platform import KIND, Gated, Platform, Recorder, eventually, settings_for
 from tests.stubs.sqs import SqsStub
 from tests.stubs.tcp_proxy import TcpProxy
 
@@ -141,13 +141,7 @@ async def test_one_connection_is_enough_for_everything_a_consumer_does(
 async def test_no_transaction_is_open_while_a_processor_works(
     station: Delivery, platform: Platform
 ) -> None:
-    gate = asyncio.Event()
-
-    async def wait(_claim: Claim, _input: ClaimedInput) -> Outcome:
-        await gate.wait()
-        return Succeeded()
-
-    recorder = Recorder(wait)
+    recorder = Gated()
     job_id = await platform.submit(4, chunk_size=2)
     await station.deliver()
     async with station.consuming(recorder):
@@ -156,7 +150,7 @@ async def test_no_transaction_is_open_while_a_processor_works(
             "SELECT query FROM pg_stat_activity WHERE datname = current_database()"
             " AND pid <> pg_backend_pid() AND state LIKE 'idle in transaction%'"
         )
-        gate.set()
+        recorder.gate.set()
         await platform.until(job_id, "COMPLETED")
     assert not open_now
 

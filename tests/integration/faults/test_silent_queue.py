@@ -3,10 +3,8 @@
 import asyncio
 
 from infra.database import Database
-from infra.queue.protocol import Claim, ClaimedInput
 from schema.ids import uuid7
 from schema.message import Message, Trace
-from schema.outcome import Outcome, Succeeded
 from tests.integration.faults.stations import (
     log_lines,
     named,
@@ -14,7 +12,7 @@ from tests.integration.faults.stations import (
     sqs_queue,
     sqs_station,
 )
-from tests.platform import KIND, Platform, Recorder, eventually
+from tests.platform import KIND, Gated, Platform, eventually
 from tests.stubs.sqs import BlackHole, SqsStub
 
 LEASE_SECONDS = 3.0
@@ -23,13 +21,7 @@ LEASE_SECONDS = 3.0
 async def test_a_message_that_cannot_be_hidden_costs_its_input_no_lease(
     database: Database, database_url: str, stub: SqsStub, platform: Platform
 ) -> None:
-    go = asyncio.Event()
-
-    async def wait(_claim: Claim, _input: ClaimedInput) -> Outcome:
-        await go.wait()
-        return Succeeded()
-
-    recorder = Recorder(wait)
+    recorder = Gated()
     job_id = await platform.submit(1)
     async with sqs_station(
         stub, database, database_url, lease_seconds=LEASE_SECONDS, aws_read_timeout_seconds=30
@@ -44,7 +36,7 @@ async def test_a_message_that_cannot_be_hidden_costs_its_input_no_lease(
                     lambda: len(named(lines, "lease.message_not_hidden")) >= 4, timeout_seconds=60
                 )
                 stub.faults.clear()
-                go.set()
+                recorder.gate.set()
                 job = await platform.until(job_id, "COMPLETED")
     assert job.succeeded == 1
     assert recorder.ran == [(job_id, 0)]
