@@ -72,7 +72,7 @@ fmt: .venv/complete ## Format, and fix what can be fixed safely
 	$(python) -m ruff check --fix .
 	$(python) -m ruff format .
 
-bench: .venv/complete ## Measure throughput and latency
+bench: .venv/complete ## Measure throughput, latency and what idling costs; writes docs/benchmarks.*
 	$(python) -m tests.benchmarks
 
 .PHONY: lock clean

@@ -1,24 +1,25 @@
-"""``python -m tests.benchmarks``: measure, print, and write docs/benchmarks.md and .json."""
+"""``python -m tests.benchmarks``: measure, print, and write docs/benchmarks.md, .json and .svg."""
 
 from __future__ import annotations
 
 import argparse
 import sys
+import time
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import uvloop
 
-from tests.benchmarks import drain, export, latency, submit
+from tests.benchmarks import drain, export, idle, latency, single, submit, sustained
 from tests.benchmarks.contest import say
 from tests.benchmarks.machine import describe
-from tests.benchmarks.report import as_json, as_markdown
+from tests.benchmarks.report import as_document, as_markdown, write
 from tests.benchmarks.stage import CHECKOUT, Stage
 
 if TYPE_CHECKING:
     from tests.benchmarks.contest import Table
 
-PARTS = ("submit", "drain", "latency", "export")
+PARTS = ("submit", "single", "drain", "sustained", "latency", "idle", "export")
 
 
 async def measure(
@@ -29,19 +30,29 @@ async def measure(
     async with Stage() as stage:
         about = describe(stage.postgres_version)
         for part in parts:
-            say(f"{part} ...")
+            began = time.perf_counter()
             match part:
                 case "submit":
                     tables += await submit.contests(stage, rounds=rounds, quick=quick)
+                case "single":
+                    jobs = 80 if quick else 600
+                    tables.append(await single.contest(stage, rounds=rounds, jobs=jobs))
+                case "sustained":
+                    seconds = 2.0 if quick else 3.0
+                    tables += await sustained.contests(stage, rounds=rounds, seconds=seconds)
                 case "drain":
                     jobs = 2 if quick else 5
                     tables.append(await drain.contest(stage, jobs=jobs, rounds=rounds))
                 case "latency":
                     samples = 20 if quick else 100
                     tables.append(await latency.contest(stage, rounds=rounds, samples=samples))
+                case "idle":
+                    seconds = 3.0 if quick else 60 / rounds
+                    tables.append(await idle.contest(stage, rounds=rounds, seconds=seconds))
                 case _:
                     files = 60 if quick else 300
                     tables.append(await export.contest(stage, rounds=rounds, files=files))
+            say(f"{part} took {time.perf_counter() - began:.0f} s")
     return tables, about
 
 
@@ -60,10 +71,8 @@ def main() -> int:
     folder = options.to or (CHECKOUT / (".local/benchmarks" if options.quick else "docs"))
     parts: list[str] = options.only or list(PARTS)
     tables, about = uvloop.run(measure(parts, rounds=rounds, quick=options.quick))
-    page = as_markdown(tables, about)
-    folder.mkdir(parents=True, exist_ok=True)
-    (folder / "benchmarks.json").write_text(as_json(tables, about))
-    (folder / "benchmarks.md").write_text(page)
+    page = as_markdown(tables, about, picture="benchmarks.svg")
+    write(folder, "benchmarks", page, as_document(tables, about))
     sys.stdout.write(page)
     say(f"Written to {folder}")
     return 0

@@ -32,10 +32,10 @@ async def bare_place(stage: Stage, name: str) -> Place:
     return place
 
 
-async def start(place: Place, mode: str) -> Process:
+async def start(place: Place, mode: str, *numbers: int) -> Process:
     """Start one loop; return when it is ready."""
     process = await asyncio.create_subprocess_exec(
-        sys.executable, "-m", "tests.benchmarks.bare_loop", place.url, mode,
+        sys.executable, "-m", "tests.benchmarks.bare_loop", place.url, mode, *map(str, numbers),
         stdin=PIPE, stdout=PIPE, cwd=CHECKOUT,
     )  # fmt: skip
     assert process.stdout is not None, "piped"
@@ -49,6 +49,14 @@ async def stop(loops: Sequence[Process]) -> None:
         assert loop.stdin is not None, "piped"
         loop.stdin.close()
         await loop.wait()
+
+
+async def ask(loop: Process, line: str) -> list[int]:
+    """Send a line; give the numbers that come back."""
+    assert loop.stdin is not None, "piped"
+    assert loop.stdout is not None, "piped"
+    loop.stdin.write(f"{line}\n".encode())
+    return [int(number) for number in (await loop.stdout.readline()).split()]
 
 
 async def drain(place: Place, *, inputs: int, processes: int) -> Sample:

@@ -64,6 +64,7 @@ class Table:
     lines: list[Line]
     notes: list[str]
     baseline: str
+    less_is_better: bool = False
 
     @property
     def cost_names(self) -> list[str]:
@@ -89,6 +90,7 @@ async def compete(
     baseline: str,
     notes: Sequence[str] = (),
     absent: Mapping[str, str] | None = None,
+    less_is_better: bool = False,
 ) -> Table:
     """Let the rivals take turns; each round begins with another one."""
     lines = {rival.name: Line(rival.name) for rival in rivals}
@@ -99,7 +101,8 @@ async def compete(
             lines[rival.name].samples.append(sample)
             say(f"  {title}, round {number + 1} of {rounds}: {rival.name}: {sample.figure:,.4g}")
     missing = [Line(name, absent=reason) for name, reason in (absent or {}).items()]
-    return Table(title, unit, [*lines.values(), *missing], list(notes), baseline)
+    every = [*lines.values(), *missing]
+    return Table(title, unit, every, list(notes), baseline, less_is_better)
 
 
 def say(text: str) -> None:

@@ -70,6 +70,28 @@ async def post_all(url: str, request: bytes, *, number: int, clients: int) -> fl
     return elapsed
 
 
+async def post_while(
+    url: str, request: bytes, *, clients: int, room: asyncio.Event, stop: asyncio.Event
+) -> None:
+    """Post the request over and over, over so many connections, until ``stop`` is set.
+
+    Nobody posts while ``room`` is not set.
+    """
+
+    async def post_from(connection: HttpConnection) -> None:
+        while not stop.is_set():
+            status, answer = await connection.exchange(request)
+            assert status == 202, (status, answer[:500])
+            await room.wait()
+
+    connections = [await connect(url) for _ in range(clients)]
+    async with asyncio.TaskGroup() as group:
+        for connection in connections:
+            group.create_task(post_from(connection))
+    for connection in connections:
+        connection.close()
+
+
 async def post_paced(
     url: str, requests: Sequence[bytes], *, interval_seconds: float
 ) -> list[float]:

@@ -54,6 +54,7 @@ async def contest(stage: Stage, *, rounds: int, samples: int) -> Table:
             rivals,
             rounds=rounds,
             baseline=_BASELINE,
+            less_is_better=True,
             notes=[
                 (
                     f"{samples} inputs a round, {INTERVAL_SECONDS * 1000:.0f} ms apart; less is "

@@ -1,26 +1,30 @@
-"""The result as a page for people and as JSON for programs."""
+"""The result as a page for people, as JSON for programs, and as a picture."""
 
 from __future__ import annotations
 
 import json
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
+
+from tests.benchmarks.plot import draw
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
+    from pathlib import Path
 
     from tests.benchmarks.contest import Line, Table
 
 _TEN, _TENTH = 10, 0.1
 
 
-def as_json(tables: Sequence[Table], about: Mapping[str, object]) -> str:
-    """Give every sample of every line."""
-    document = {
+def as_document(tables: Sequence[Table], about: Mapping[str, object]) -> dict[str, Any]:
+    """Give every sample of every line, as what JSON can hold."""
+    return {
         "about": dict(about),
         "tables": [
             {
                 "title": table.title,
                 "unit": table.unit,
+                "less is better": table.less_is_better,
                 "ratios are to": table.baseline,
                 "notes": table.notes,
                 "lines": [
@@ -41,17 +45,28 @@ def as_json(tables: Sequence[Table], about: Mapping[str, object]) -> str:
             for table in tables
         ],
     }
-    return json.dumps(document, indent=2) + "\n"
 
 
-def as_markdown(tables: Sequence[Table], about: Mapping[str, object]) -> str:
-    """Give the page."""
+def write(folder: Path, name: str, page: str, document: Mapping[str, Any]) -> None:
+    """Write the page, the JSON beside it, and the picture drawn from that."""
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / f"{name}.md").write_text(page)
+    (folder / f"{name}.json").write_text(json.dumps(document, indent=2) + "\n")
+    (folder / f"{name}.svg").write_text(draw(document))
+
+
+def as_markdown(
+    tables: Sequence[Table], about: Mapping[str, object], *, picture: str | None = None
+) -> str:
+    """Give the page, which shows a picture that lies beside it."""
     introduction = (
         f"Written by `{about['command']}` on {about['date']}. Figures are medians of rounds in"
         " which all lines of a table took turns; a ratio is the median of the ratios within the"
         " rounds. Figures move with the machine, ratios much less."
     )
     parts = ["# Benchmarks", "", introduction, ""]
+    if picture is not None:
+        parts += [f"![The medians as bars]({picture})", ""]
     for table in tables:
         parts += [f"## {table.title}", "", *_table(table), "", *(f"- {n}" for n in table.notes), ""]
     parts += ["## Where it ran", "", "| | |", "|---|---|"]

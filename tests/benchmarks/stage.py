@@ -68,6 +68,10 @@ class Place:
         """Give the pids of the processes that run here."""
         return [identity.pid for identity in self.running]
 
+    def pids_of(self, module: str) -> list[int]:
+        """Give the pids of those that run one of the project's processes."""
+        return [one.pid for one in self.running if one.name.startswith(f"{self.name}-{module}-")]
+
 
 class Stage:
     """Everything that is started for a run, and stopped with it."""
