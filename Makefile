@@ -17,7 +17,7 @@ up_options = $(if $(MODE),--mode $(MODE)) $(if $(CONSUMERS),--consumers $(CONSUM
 
 .PHONY: help
 help: ## Show what can be made
-	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-8s %s\n", $$1, $$2 }' Makefile
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-11s %s\n", $$1, $$2 }' Makefile
 	@echo
 	@echo "  Options of demo and up: MODE=sqs-consumer|outbox CONSUMERS=n DISPATCHERS=n PORT=n"
 	@echo "  Option of up: DETACH=1 returns when all is ready. The interpreter: PYTHON=path"
@@ -57,7 +57,7 @@ doctor: .venv/complete ## Prove the invariants on DATABASE_URL, or the local sta
 story: .venv/complete ## Tell what happened, there or in the local stack (JOB=key, INPUT=n: one input of it; or ID=correlation id)
 	@$(find_database) $(python) -m api.story $(if $(INPUT),--input $(INPUT)) -- "$${JOB:-$${ID:?say of what: JOB=key or ID=correlation id}}"
 
-.PHONY: test check fmt bench
+.PHONY: test check fmt bench bench-grown soak
 test: .venv/complete ## Run every test, on up to four cores
 	$(python) -m pytest --numprocesses logical --maxprocesses 4 --dist worksteal
 
@@ -74,6 +74,12 @@ fmt: .venv/complete ## Format, and fix what can be fixed safely
 
 bench: .venv/complete ## Measure throughput, latency and what idling costs; writes docs/benchmarks.*
 	$(python) -m tests.benchmarks
+
+bench-grown: .venv/complete ## Measure with 10,000,000 finished inputs; writes docs/benchmarks-grown.*
+	$(python) -m tests.benchmarks.grown
+
+soak: .venv/complete ## Watch memory under a steady load (MINUTES=30)
+	$(python) -m tests.benchmarks.soak --minutes $(or $(MINUTES),30)
 
 .PHONY: lock clean
 compile = $(python) -m uv pip compile --quiet --universal --python-version 3.11 \

@@ -41,6 +41,12 @@ async def connect(url: str) -> HttpConnection:
     return HttpConnection(*await asyncio.open_connection(parts.hostname, parts.port))
 
 
+def get(path: str, key: str) -> bytes:
+    """Make the bytes of a GET."""
+    head = f"GET {path} HTTP/1.1\r\nHost: 127.0.0.1\r\nAuthorization: Bearer {key}\r\n\r\n"
+    return head.encode("latin-1")
+
+
 def post(path: str, key: str, body: bytes, media_type: str = "application/json") -> bytes:
     """Make the bytes of a POST."""
     head = (

@@ -56,9 +56,13 @@ def write(folder: Path, name: str, page: str, document: Mapping[str, Any]) -> No
 
 
 def as_markdown(
-    tables: Sequence[Table], about: Mapping[str, object], *, picture: str | None = None
+    tables: Sequence[Table],
+    about: Mapping[str, object],
+    *,
+    picture: str | None = None,
+    lead: Sequence[str] = (),
 ) -> str:
-    """Give the page, which shows a picture that lies beside it."""
+    """Give the page, which shows a picture that lies beside it; ``lead`` stands before tables."""
     introduction = (
         f"Written by `{about['command']}` on {about['date']}. Figures are medians of rounds in"
         " which all lines of a table took turns; a ratio is the median of the ratios within the"
@@ -67,6 +71,7 @@ def as_markdown(
     parts = ["# Benchmarks", "", introduction, ""]
     if picture is not None:
         parts += [f"![The medians as bars]({picture})", ""]
+    parts += lead
     for table in tables:
         parts += [f"## {table.title}", "", *_table(table), "", *(f"- {n}" for n in table.notes), ""]
     parts += ["## Where it ran", "", "| | |", "|---|---|"]
@@ -88,10 +93,10 @@ def _table(table: Table) -> list[str]:
         ratio = _ratio(line, table)
         cells = [
             line.name,
-            _number(line.median),
-            f"{_number(min(figures))} to {_number(max(figures))}",
+            number(line.median),
+            f"{number(min(figures))} to {number(max(figures))}",
             "" if ratio is None else f"{ratio:.2f}",
-            *(_number(line.cost(name)) for name in table.cost_names),
+            *(number(line.cost(name)) for name in table.cost_names),
         ]
         rows.append(f"| {' | '.join(cells)} |")
     return rows
@@ -102,7 +107,8 @@ def _ratio(line: Line, table: Table) -> float | None:
     return line.ratio_to(baseline) if baseline else None
 
 
-def _number(value: float | None) -> str:
+def number(value: float | None) -> str:
+    """Write a figure as tables do."""
     if value is None:
         return ""
     if value >= _TEN:
