@@ -44,6 +44,8 @@ if TYPE_CHECKING:
     from infra.telemetry.instruments import Instruments
     from schema.kinds import Kind
 
+_PRUNER_RESTS_SECONDS = 60.0
+
 
 async def serve(settings: Settings, worker: str, stop: asyncio.Event) -> None:
     """Relay and repair until ``stop``; wait for neighbours that are away, not ready meanwhile."""
@@ -155,7 +157,12 @@ def _services(
         Expirer(database, most=most, tell=notifier.notify_control),
         Sweeper(database, most=most, wake=wake, tell=notifier.notify_control),
         Redriver(database, chunks={name: kind.chunk for name, kind in kinds.items()}, wake=wake),
-        Pruner(database, keep=Retention.from_settings(settings), most=most),
+        Pruner(
+            database,
+            keep=Retention.from_settings(settings),
+            most=most,
+            rest_seconds=_PRUNER_RESTS_SECONDS,
+        ),
     ]
     if client is not None and settings.dead_letter_queue_url:
         queue = DeadLetterQueue(client, queue_url=settings.dead_letter_queue_url)

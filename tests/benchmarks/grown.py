@@ -33,8 +33,6 @@ if TYPE_CHECKING:
 
     from sqlalchemy import Row
 
-    from tests.benchmarks.http_load import HttpConnection
-
 _NAME = "benchmarks-grown"
 _EMPTY, _GROWN = "next to empty", "grown"
 # Enough that every page is full and every owner has its turn, and no more.
@@ -51,8 +49,10 @@ class Reader:
         self._key = key
         self._jobs = jobs
 
-    async def read(self, ground: Ground, connection: HttpConnection) -> None:
+    async def read(self, ground: Ground) -> None:
         """Send each request once, about a job that is chosen at random."""
+        # The API closes what is idle, as it may be between two samples.
+        connection = await connect(ground.place.environment["HAULAGE_URL"])
         job = random.choice(self._jobs)
         for name, path in {
             "GET /jobs/{id}": f"/jobs/{job}",
@@ -65,6 +65,7 @@ class Reader:
             status, answer = await connection.exchange(get(path, self._key))
             ground.took_ms[name].append((time.perf_counter() - began) * 1000)
             assert status == 200, (status, answer[:500])
+        connection.close()
 
 
 async def measure(
@@ -99,20 +100,18 @@ async def _round(
     sides: Sequence[tuple[Ground, Reader]], samples: int
 ) -> list[Mapping[str, Sequence[float]]]:
     """Take samples of both sides in turns; give the milliseconds of each step by side."""
-    opened = []
-    for ground, reader in sides:
+    for ground, _ in sides:
         ground.took_ms.clear()
-        opened.append((ground, reader, await connect(ground.place.environment["HAULAGE_URL"])))
     for turn in range(samples):
-        for ground, reader, connection in opened if turn % 2 else reversed(opened):
+        for ground, reader in sides if turn % 2 else reversed(sides):
             # Two rounds of work take as many entries as two jobs bring.
             for work in (ground.claim, partial(_by_message, ground)):
                 await ground.submit(inputs=ENTRIES * CHUNK, chunk_size=CHUNK)
                 await ground.settle(await work())
-            await reader.read(ground, connection)
-    for _, _, connection in opened:
-        connection.close()
-    say(f"  a round of {samples} samples")
+            await reader.read(ground)
+    for ground, _ in sides:
+        steps = (f"{name} {statistics.median(took):.1f}" for name, took in ground.took_ms.items())
+        say(f"  {ground.place.name}, ms: {', '.join(steps)}")
     return [dict(ground.took_ms) for ground, _ in sides]
 
 

@@ -148,3 +148,20 @@ async def test_resolved_messages_and_finished_redrives_go_and_open_ones_stay(
     left = await platform.rows("SELECT message_id FROM parked_message ORDER BY 1")
     assert [row.message_id for row in left] == ["new", "open"]
     assert [row.requested_by for row in await platform.rows("SELECT * FROM redrive")] == ["open"]
+
+
+async def test_after_finding_nothing_it_rests_and_asks_the_database_nothing(
+    platform: Platform, database: Database
+) -> None:
+    seconds = 0.0
+    resting = Pruner(
+        database, keep=KEEP, most=100, most_inputs=3, rest_seconds=60, clock=lambda: seconds
+    )
+    assert await resting.once() == 0
+    old = await finished(platform, 5, days_ago=31)
+    seconds = 59.0
+    assert await resting.once() == 0
+    assert await platform.job(old)
+    seconds = 60.0
+    assert await resting.once() > 0
+    assert await resting.once() > 0, "it goes on as long as it finds something"
