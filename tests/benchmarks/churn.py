@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import statistics
+import time
 from contextlib import asynccontextmanager
 from functools import partial
 from typing import TYPE_CHECKING
@@ -22,6 +23,12 @@ if TYPE_CHECKING:
 DEAD_ENTRIES, ENTRIES_MIB = "dead rows in outbox", "outbox MiB with indexes"
 _JOB_ENTRIES = 1_000
 _CLAIMS = 50
+_QUEUE, _NAP_SECONDS = 50_000, 2
+TUNED = {
+    "autovacuum_vacuum_scale_factor": 0,
+    "autovacuum_vacuum_threshold": 2_000,
+    "autovacuum_vacuum_cost_delay": 0,
+}
 _MIB = 1024 * 1024
 _FREE, _PINNED = "claims, nobody looks back", "claims beside an old snapshot"
 _FOOTPRINT = """
@@ -58,6 +65,48 @@ async def contest(stage: Stage, *, rounds: int, entries: int) -> Table:
     after = await _measure(pinned, 0)
     table.notes.append(f"Once the snapshot has ended, claims take {after.figure:.2f} ms again.")
     return table
+
+
+async def vacuum_contest(stage: Stage, *, rounds: int, seconds: float) -> Table:
+    """Churn beside a long queue, vacuumed by Postgres' defaults and by settings of the table."""
+    assert rounds > 0, "else nothing is measured"
+    lines: dict[str, Ground] = {}
+    for name, settings in (("defaults", {}), ("tuned", TUNED)):
+        ground = await _ground(stage, f"vacuum_{name}")
+        lines[name] = ground
+        if settings:
+            listed = ", ".join(f"{key} = {value}" for key, value in settings.items())
+            await ground.place.connection.execute(f"ALTER TABLE outbox SET ({listed})")
+        for _ in range(_QUEUE // _JOB_ENTRIES):
+            await ground.submit(inputs=_JOB_ENTRIES, chunk_size=1)
+        await ground.place.connection.execute("VACUUM (ANALYZE)")
+    await lines["defaults"].place.connection.execute(
+        f"ALTER SYSTEM SET autovacuum_naptime = '{_NAP_SECONDS}s'"
+    )
+    await lines["defaults"].place.connection.execute("SELECT pg_reload_conf()")
+
+    async def measured(ground: Ground) -> Sample:
+        until = time.perf_counter() + seconds
+        while time.perf_counter() < until:
+            await churn(ground, _JOB_ENTRIES)
+        return await _measure(ground, 0)
+
+    return await compete(
+        "Claims beside a long queue that churns, by how it is vacuumed",
+        "ms (p50)",
+        [Rival(name, partial(measured, ground)) for name, ground in lines.items()],
+        rounds=rounds,
+        baseline="defaults",
+        less_is_better=True,
+        notes=[
+            (
+                f"{_QUEUE:,} entries wait; in each round others come and go for {seconds:g} s, in"
+                f" turns with the other side. autovacuum_naptime = {_NAP_SECONDS} s for both, so"
+                " that a minute shows what an hour does."
+            ),
+            "tuned: " + ", ".join(f"{key} = {value}" for key, value in TUNED.items()) + ".",
+        ],
+    )
 
 
 async def _ground(stage: Stage, name: str) -> Ground:

@@ -35,6 +35,7 @@ if TYPE_CHECKING:
 
 _NAME = "benchmarks-grown"
 _EMPTY, _GROWN = "next to empty", "grown"
+_CHURNED_A_SECOND = 4_000
 # Enough that every page is full and every owner has its turn, and no more.
 _LEAST = Size(finished=60_000, waiting=20_000)
 _KEYS = """
@@ -92,6 +93,8 @@ async def measure(
         churns = []
         if churned:
             churns.append(await churn.contest(stage, rounds=rounds, entries=churned))
+            seconds = churned / _CHURNED_A_SECOND / rounds
+            churns.append(await churn.vacuum_contest(stage, rounds=rounds, seconds=seconds))
     page = as_markdown(churns, about, picture=f"{_NAME}.svg", lead=lead)
     return page, as_document([*steps, *churns], about)
 
