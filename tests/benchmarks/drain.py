@@ -82,8 +82,9 @@ async def contest(stage: Stage, *, jobs: int, rounds: int) -> Table:
             absent=absent,
             notes=[
                 (
-                    f"{jobs} jobs of {JOB_INPUTS:,} inputs of about 60 bytes, in chunks of 100, or of"
-                    " 1,000 where so many are a call, timed from the commit that makes them visible until the last is settled."
+                    f"{jobs} jobs of {JOB_INPUTS:,} inputs of about 60 bytes, 100 a chunk, or 1,000"
+                    " where so many are a call. Timed from the commit that makes them visible until"
+                    " the last is settled."
                 ),
                 "Settings that differ from the defaults: "
                 + ", ".join(f"{name} = {value}" for name, value in SETTINGS.items())
