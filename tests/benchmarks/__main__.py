@@ -35,13 +35,13 @@ async def measure(
                 case "submit":
                     tables += await submit.contests(stage, rounds=rounds, quick=quick)
                 case "single":
-                    jobs = 80 if quick else 600
+                    jobs = 80 if quick else 400
                     tables.append(await single.contest(stage, rounds=rounds, jobs=jobs))
                 case "sustained":
-                    seconds = 2.0 if quick else 3.0
+                    seconds = 1.0 if quick else 2.0
                     tables += await sustained.contests(stage, rounds=rounds, seconds=seconds)
                 case "drain":
-                    jobs = 2 if quick else 5
+                    jobs = 2 if quick else 4
                     tables.append(await drain.contest(stage, jobs=jobs, rounds=rounds))
                 case "latency":
                     samples = 20 if quick else 100

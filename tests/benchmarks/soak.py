@@ -3,6 +3,9 @@
 A moderate, steady load of several kinds, with failures and retries, on API, dispatcher and consumer
 in either mode or in both side by side. The resident set of each process is sampled; what it gains
 an hour is told of the time after a warm-up. At the end every job must have come to its end.
+
+Our processes look for cycles in their oldest objects seldom (``infra/process.py``): what a few
+minutes gain may be what such a collection gives back, and half an hour says more.
 """
 
 from __future__ import annotations

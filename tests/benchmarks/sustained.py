@@ -24,7 +24,7 @@ SUBMITTED = "submitted/s"
 SIZES = (1_000, 10_000)
 # Whoever submits is faster than whoever drains: with more than so many waiting, clients pause.
 MOST_WAITING = 40_000
-WARM_UP_SECONDS = 1.5
+WARM_UP_SECONDS = 1.0
 _CLIENTS = 2
 _LOOK_SECONDS = 0.02
 _TALLY = text(
