@@ -47,7 +47,7 @@ class Pruner:
     """Takes only rows that nobody else has locked: instances share the work and never wait.
 
     After a round that found nothing it rests: retention counts days, and looking for what is past
-    it was half of what an idle dispatcher cost.
+    it was a quarter of what an idle dispatcher cost.
     """
 
     name = "pruner"
