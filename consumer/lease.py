@@ -33,6 +33,8 @@ _ALIVE = ACTIVE_JOB_STATUSES | {JobStatus.PAUSED}
 _STOPPED = frozenset(JobStatus) - _ALIVE - {JobStatus.COMPLETED}
 # The share of a lease that is not worth beginning anything while Postgres does not answer.
 _MOMENTS = 0.05
+# The share of a lease after which one is asked for again that could not be extended.
+_SOON = 0.05
 
 
 @dataclass(slots=True, eq=False)
@@ -125,6 +127,8 @@ class Leases:
         self._control = control or asyncio.Event()
         self._clock = clock
         self._held: dict[tuple[int, int], Lease] = {}
+        # Whether a lease could not be extended just now, as a commit of ours had its row.
+        self._passed_over = False
         # Whether the failure that was told last was one of those that are foreseen.
         self._told: bool | None = None
 
@@ -167,7 +171,8 @@ class Leases:
             for lease in self._held.values()
             if lease.is_at_work and lease.expires_at > now
         ]
-        return min([self._lease_seconds / 3, *ends])
+        usual = self._lease_seconds * (_SOON if self._passed_over else 1 / 3)
+        return min([usual, *ends])
 
     async def extend_once(self) -> None:
         """Extend every lease in hand; stop the work of those that are lost.
@@ -198,10 +203,12 @@ class Leases:
             return
         self._told = None
         kept = {row.id for row in rows if row.is_held and row.job_status in _ALIVE}
+        extended = {row.id for row in rows if row.is_extended}
+        self._passed_over = not kept <= extended
         paused = {row.id for row in rows if row.job_status == JobStatus.PAUSED}
         stopped = {row.id for row in rows if row.job_status in _STOPPED}
         for lease in leases:
-            if lease.claim.entry_id in kept:
+            if lease.claim.entry_id in kept & extended:
                 lease.expires_at = asked_at + self._lease_seconds
             if lease.claim.entry_id in paused:
                 lease.halt()

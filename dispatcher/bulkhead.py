@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from infra.database import rows_of
 from infra.retry import sqlstate
 from schema.errors import Unavailable
-from schema.statements.repair import limit_lock_waits
+from schema.statements.locks import limit_lock_waits
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Hashable, Sequence

@@ -7,14 +7,16 @@ import json
 import math
 import time
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import structlog
 
 from infra.clients import speaking_plainly
+from infra.patience import lock_seconds
 from infra.queue.protocol import Claim
 from infra.queue.received import Received, received
-from infra.retry import jittered, sleep_unless
+from infra.retry import is_lock_timeout, jittered, sleep_unless
 from infra.telemetry import names
 from infra.telemetry.instruments import SILENT
 from schema.errors import HaulageError
@@ -22,8 +24,10 @@ from schema.statements.claim import claim_by_id, let_go_of_entries
 from schema.statements.repair import park_messages
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Sequence
+    from collections.abc import Collection, Mapping, Sequence
+    from uuid import UUID
 
+    from sqlalchemy import Row
     from types_aiobotocore_sqs import SQSClient
 
     from infra.database import Database
@@ -76,13 +80,16 @@ class SqsQueue:
         self._worker = worker
         self._kinds = frozenset(kinds)
         self._lease_seconds = lease_seconds
+        self._lock_seconds = lock_seconds(lease_seconds=lease_seconds)
         self._wait_seconds = wait_seconds
         self._unknown_kind_delay_seconds = unknown_kind_delay_seconds
         self._held: dict[tuple[int, int], Delivery] = {}
         self._empty_at_once = 0
         self._has_failed = False
 
-    async def claim(self, most: int, stop: asyncio.Event) -> Sequence[Claim]:
+    async def claim(
+        self, most: int, stop: asyncio.Event, *, shunned: Collection[UUID] = ()
+    ) -> Sequence[Claim]:
         """Finish one long poll and claim what it brought, even when ``stop`` is set meanwhile."""
         if self._has_failed:
             # Messages that come while the database is away would be received in vain, and that
@@ -90,12 +97,14 @@ class SqsQueue:
             await self._database.ping()
             self._has_failed = False
         try:
-            return await self._poll(most, stop)
+            return await self._poll(most, stop, shunned)
         except Exception:
             self._has_failed = True
             raise
 
-    async def _poll(self, most: int, stop: asyncio.Event) -> Sequence[Claim]:
+    async def _poll(
+        self, most: int, stop: asyncio.Event, shunned: Collection[UUID]
+    ) -> Sequence[Claim]:
         began = time.monotonic()
         deliveries, received = await self._receive(min(most, BATCH_LIMIT))
         if received:
@@ -110,15 +119,15 @@ class SqsQueue:
             (delivery.message.trace for delivery in deliveries.values()),
             attributes={names.MESSAGING_BATCH_COUNT: len(deliveries)},
         ) as span:
-            claims = [*await self._claim(deliveries)]
+            claims = [*await self._claim(deliveries, shunned)]
             try:
                 if deliveries:
                     # Who was starting the same job this moment has done so by now.
-                    claims += await self._claim(deliveries)
+                    claims += await self._claim(deliveries, shunned)
                 span.set_attribute(names.DUPLICATES, len(deliveries))
                 # Nobody extends what was claimed until it is handed over.
                 async with asyncio.timeout(self._lease_seconds / 3):
-                    await self._let_go(deliveries)
+                    await self._let_go(deliveries, shunned)
             except (HaulageError, TimeoutError) as error:
                 # The claims are made and must be carried; the other messages come back.
                 reason = str(error) or "no answer in time"
@@ -127,18 +136,22 @@ class SqsQueue:
                 log.exception("message.not_judged", messages=len(deliveries))
         return claims
 
-    async def _claim(self, deliveries: dict[int, Delivery]) -> Sequence[Claim]:
-        """Claim what the messages point at, and take these messages out of ``deliveries``."""
+    async def _claim(
+        self, deliveries: dict[int, Delivery], shunned: Collection[UUID]
+    ) -> Sequence[Claim]:
+        """Claim what the messages point at, and take these messages out of ``deliveries``.
+
+        Those of shunned jobs stay there: they go back to Postgres, to be sent after a moment.
+        """
+        wanted = {
+            entry_id: delivery.message.job_id
+            for entry_id, delivery in deliveries.items()
+            if delivery.message.job_id not in shunned
+        }
+        if not wanted:
+            return ()
         try:
-            rows = await self._database.fetch(
-                claim_by_id(
-                    self._worker,
-                    self._lease_seconds,
-                    list(deliveries),
-                    job_ids=[delivery.message.job_id for delivery in deliveries.values()],
-                    kinds=list(self._kinds),
-                )
-            )
+            rows = await self._claim_rows(wanted)
         except HaulageError:
             # What was claimed all the same lapses; the messages come back at once.
             await self._hide(list(deliveries.values()), seconds=0)
@@ -147,6 +160,24 @@ class SqsQueue:
         for claim in claims:
             self._held[_key(claim)] = deliveries.pop(claim.entry_id)
         return claims
+
+    async def _claim_rows(self, wanted: Mapping[int, UUID]) -> Sequence[Row[Any]]:
+        """Claim entries by their ids; one that somebody holds costs the others a moment."""
+        claim = partial(
+            claim_by_id,
+            self._worker,
+            self._lease_seconds,
+            list(wanted),
+            job_ids=list(wanted.values()),
+            kinds=list(self._kinds),
+            lock_seconds=self._lock_seconds,
+        )
+        try:
+            return await self._database.fetch(claim())
+        except HaulageError as error:
+            if not is_lock_timeout(error):
+                raise
+        return await self._database.fetch(claim(waits=False))
 
     async def _pace(self, elapsed_seconds: float, stop: asyncio.Event) -> None:
         """Slow down after polls that were empty at once, as SQS is at its in-flight limit."""
@@ -199,33 +230,42 @@ class SqsQueue:
         await self._delete([delivery.handle for delivery in again])
         return deliveries, len(messages)
 
-    async def _let_go(self, deliveries: dict[int, Delivery]) -> None:
+    async def _let_go(self, deliveries: dict[int, Delivery], shunned: Collection[UUID]) -> None:
         """Delete what the database has nothing left to do for; hide what another consumer runs."""
         if not deliveries:
             return
-        rows = await self._database.fetch(let_go_of_entries(list(deliveries)))
+        rows = await self._database.fetch(
+            let_go_of_entries(list(deliveries), lock_seconds=self._lock_seconds)
+        )
         busy = {row.id: row for row in rows}
-        done: list[str] = []
+        done: list[Delivery] = []
         for entry_id, delivery in deliveries.items():
             row = busy.get(entry_id)
             if row is None:
                 # Settled, or waiting in Postgres to be sent anew.
-                done.append(delivery.handle)
+                done.append(delivery)
             elif (entry_id, row.epoch) in self._held:
                 # Ours, delivered again: the newest handle is the one that deletes.
                 self._held[entry_id, row.epoch] = delivery
             else:
                 await self._hide([delivery], seconds=math.ceil(row.lease_seconds) + 1)
-        self._instruments.metrics.duplicates(len(deliveries))
+        self._tell_duplicates(
+            [each.message for each in deliveries.values() if each.message.job_id not in shunned],
+            busy,
+        )
+        await self._delete([delivery.handle for delivery in done])
+
+    def _tell_duplicates(self, messages: Sequence[Message], busy: Collection[int]) -> None:
+        if not messages:
+            return
+        in_other_hands = sum(message.entry_id in busy for message in messages)
+        self._instruments.metrics.duplicates(len(messages))
         log.info(
             "message.duplicate",
-            settled=len(done),
-            in_other_hands=len(busy),
-            correlation_ids=sorted(
-                {delivery.message.trace.correlation_id for delivery in deliveries.values()}
-            ),
+            settled=len(messages) - in_other_hands,
+            in_other_hands=in_other_hands,
+            correlation_ids=sorted({message.trace.correlation_id for message in messages}),
         )
-        await self._delete(done)
 
     async def _park(self, foreign: Sequence[Received]) -> None:
         await self._database.fetch(
