@@ -30,7 +30,7 @@ _SHARE_OF_PATIENCE = 0.25
 _LEAST_PATIENCE_SECONDS = 0.005
 # A job costs what was in hand of it when it was put aside. Where so many are in other hands, it is
 # everybody's trouble, and nothing more is claimed.
-_MOST_JOBS = 100
+MOST_JOBS = 100
 _REMEDY = "end the session that holds a row of it: its own, of an entry, of an input, of a file"
 
 
@@ -135,7 +135,7 @@ class Aside:
     def _note(self) -> None:
         for event, is_so in (
             (self._wanted, bool(self._jobs)),
-            (self.room, len(self._jobs) < _MOST_JOBS),
+            (self.room, len(self._jobs) < MOST_JOBS),
         ):
             if is_so:
                 event.set()
