@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 import sqlalchemy as sa
 
+from schema.statements.bound import A_MOMENT, Bound
 from schema.statements.locks import BRIEFLY, lock_timeout
 from schema.statements.turns import (
     CLAIMABLE,
@@ -225,22 +226,23 @@ def claim_ready(
     most: int,
     turn: Turn = FIRST_TURN,
     shunned: Collection[UUID] = (),
-) -> TextClause:
+) -> Bound:
     """Claim up to ``most`` ready entries of the given kinds, flow by flow after ``turn``.
 
     One row a claim, in turn; ``place`` is the flow's, for the next turn. What has become due is
     ready for the next claim. Of jobs that are ``shunned`` none is taken.
     """
-    return _READY.bindparams(
-        worker=worker,
-        lease_seconds=lease_seconds,
-        kinds=list(kinds),
-        most=most,
-        shunned=list(shunned),
-        promoted=PROMOTED_BY_CLAIM,
-        after_kind=turn.kind,
-        after_owner=turn.owner_id,
-    )
+    values = {
+        "worker": worker,
+        "lease_seconds": lease_seconds,
+        "kinds": list(kinds),
+        "most": most,
+        "shunned": list(shunned),
+        "promoted": PROMOTED_BY_CLAIM,
+        "after_kind": turn.kind,
+        "after_owner": turn.owner_id,
+    }
+    return Bound(_READY, values, A_MOMENT)
 
 
 def claim_by_id(
@@ -252,21 +254,22 @@ def claim_by_id(
     kinds: Sequence[str] | None = None,
     lock_seconds: float | None = None,
     waits: bool = True,
-) -> TextClause:
+) -> Bound:
     """Claim those of the named entries that are free, due and of an active job.
 
     ``job_ids`` and ``kinds`` say of which jobs and kinds they must be: after a database was
     restored, a message may name an entry that is another one now. One that somebody holds is
     waited for, unless it ``waits`` for none.
     """
-    return (_BY_ID if waits else _FREE_BY_ID).bindparams(
-        worker=worker,
-        lease_seconds=lease_seconds,
-        entry_ids=list(entry_ids),
-        job_ids=None if job_ids is None else list(job_ids),
-        kinds=None if kinds is None else list(kinds),
-        lock_timeout=lock_timeout(lock_seconds),
-    )
+    values = {
+        "worker": worker,
+        "lease_seconds": lease_seconds,
+        "entry_ids": list(entry_ids),
+        "job_ids": None if job_ids is None else list(job_ids),
+        "kinds": None if kinds is None else list(kinds),
+        "lock_timeout": lock_timeout(lock_seconds),
+    }
+    return Bound(_BY_ID if waits else _FREE_BY_ID, values, A_MOMENT)
 
 
 def take_over_lapsed(lease_seconds: float, *, most: int) -> TextClause:
@@ -277,28 +280,30 @@ def take_over_lapsed(lease_seconds: float, *, most: int) -> TextClause:
     return _LAPSED.bindparams(lease_seconds=lease_seconds, most=most)
 
 
-def let_go_of_entries(entry_ids: Sequence[int], *, lock_seconds: float | None = None) -> TextClause:
+def let_go_of_entries(entry_ids: Sequence[int], *, lock_seconds: float | None = None) -> Bound:
     """Let those be sent anew that nobody claimed, for messages that are deleted afterwards.
 
     Rows of those in hand: (id, epoch, lease_seconds).
     """
-    return _LET_GO.bindparams(entry_ids=list(entry_ids), lock_timeout=lock_timeout(lock_seconds))
+    values = {"entry_ids": list(entry_ids), "lock_timeout": lock_timeout(lock_seconds)}
+    return Bound(_LET_GO, values, A_MOMENT)
 
 
 def extend_leases(
     entry_ids: Sequence[int], epochs: Sequence[int], job_ids: Sequence[UUID], lease_seconds: float
-) -> TextClause:
+) -> Bound:
     """Extend the live leases that these epochs hold.
 
     Rows of (id, job_status, is_held, is_extended). It waits for nobody: a row that is locked, by a
     settle of the holder's own, stays as it is.
     """
-    return _EXTEND.bindparams(
-        entry_ids=list(entry_ids),
-        epochs=list(epochs),
-        job_ids=list(job_ids),
-        lease_seconds=lease_seconds,
-    )
+    values = {
+        "entry_ids": list(entry_ids),
+        "epochs": list(epochs),
+        "job_ids": list(job_ids),
+        "lease_seconds": lease_seconds,
+    }
+    return Bound(_EXTEND, values, A_MOMENT)
 
 
 def release_entries(
@@ -306,17 +311,18 @@ def release_entries(
     epochs: Sequence[int],
     delay_seconds: float,
     lock_seconds: float | None = None,
-) -> TextClause:
+) -> Bound:
     """Give live claims back, no attempt spent: rows of (id, epoch, state).
 
     They are due again after ``delay_seconds``, and HELD while their job is not active.
     """
-    return _RELEASE.bindparams(
-        entry_ids=list(entry_ids),
-        epochs=list(epochs),
-        delay_seconds=delay_seconds,
-        lock_timeout=lock_timeout(lock_seconds),
-    )
+    values = {
+        "entry_ids": list(entry_ids),
+        "epochs": list(epochs),
+        "delay_seconds": delay_seconds,
+        "lock_timeout": lock_timeout(lock_seconds),
+    }
+    return Bound(_RELEASE, values, A_MOMENT)
 
 
 def delete_empty_entry(entry_id: int, epoch: int) -> TextClause:
@@ -324,11 +330,10 @@ def delete_empty_entry(entry_id: int, epoch: int) -> TextClause:
     return _DROP_EMPTY.bindparams(entry_id=entry_id, epoch=epoch)
 
 
-def next_ready(*, kinds: Sequence[str] | None = None, shunned: Collection[UUID] = ()) -> TextClause:
+def next_ready(*, kinds: Sequence[str] | None = None, shunned: Collection[UUID] = ()) -> Bound:
     """Give the seconds until an entry may be ready to be claimed (0: one is), or no row.
 
     ``kinds`` narrows what is ready to these kinds; what is ready of ``shunned`` jobs is left out.
     """
-    return _NEXT_READY.bindparams(
-        kinds=None if kinds is None else list(kinds), shunned=list(shunned)
-    )
+    values = {"kinds": None if kinds is None else list(kinds), "shunned": list(shunned)}
+    return Bound(_NEXT_READY, values, A_MOMENT)

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import sqlalchemy as sa
 
+from schema.statements.bound import A_MOMENT, Bound
 from schema.statements.locks import BRIEFLY, lock_timeout
 from schema.statements.turns import STRIDE
 
@@ -217,7 +218,7 @@ def settle_inputs(
     held_ids: Sequence[int],
     held_epochs: Sequence[int],
     lock_seconds: float | None = None,
-) -> TextClause:
+) -> Bound:
     """Write outcomes of inputs whose entries these epochs hold.
 
     Rows of (entry_id, ordinals, ended_early): whether the job ended here, with inputs left that
@@ -226,12 +227,13 @@ def settle_inputs(
     input goes on, results are JSON text. ``lock_seconds`` limits this and what follows in the same
     transaction.
     """
-    return _SETTLE.bindparams(
+    values = {
         **outcomes,
-        held_ids=list(held_ids),
-        held_epochs=list(held_epochs),
-        lock_timeout=lock_timeout(lock_seconds),
-    )
+        "held_ids": list(held_ids),
+        "held_epochs": list(held_epochs),
+        "lock_timeout": lock_timeout(lock_seconds),
+    }
+    return Bound(_SETTLE, values, A_MOMENT)
 
 
 def reserve_entry_ids(many: int) -> TextClause:
