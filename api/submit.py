@@ -68,7 +68,7 @@ class Submitter:
                 digest = submission.digest()
             else:
                 digest = await asyncio.to_thread(submission.digest)
-        past = BadFields()
+        past = BadFields(line=lambda: submission.line)
         await self.add_past(submission.times, past)
         if past.count:
             # A replay may come after its times have passed: it still is the same request.

@@ -26,6 +26,8 @@ _LOCAL_PREFIX = "HAULAGE_LOCAL_"
 _DAY = 86_400
 # Instances drift apart: a round of maintenance begins up to so much later than its interval.
 _DRIFT = 1.2
+# How like a misspelt name another has to be to be meant, the prefix aside: it is like itself.
+_NEAR = 0.85
 
 
 class Settings(BaseModel):
@@ -220,11 +222,12 @@ def _name(field: str) -> str:
 
 def _unknown_names(environment: Mapping[str, str]) -> list[str]:
     known = {_name(field) for field in Settings.model_fields} | _CLIENT_NAMES
+    by_bare_name = {name.removeprefix(PREFIX): name for name in known}
     lines = []
     for name in sorted(environment.keys() - known):
         if name.startswith(PREFIX) and not name.startswith(_LOCAL_PREFIX):
             bare = name.removeprefix(PREFIX)
-            nearest = [bare] if bare in _OWN_NAMES else get_close_matches(name, known, n=1)
-            hint = f"; the nearest is {nearest[0]}" if nearest else ""
+            nearest = get_close_matches(bare, by_bare_name, n=1, cutoff=_NEAR)
+            hint = f"; the nearest is {by_bare_name[nearest[0]]}" if nearest else ""
             lines.append(f"{name}: is no setting of Haulage{hint}")
     return lines

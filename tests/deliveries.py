@@ -5,6 +5,7 @@ import os
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping
 from contextlib import AsyncExitStack, asynccontextmanager, contextmanager
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 from uuid import uuid4
 
@@ -36,6 +37,9 @@ from schema.kinds import Kind
 from schema.lifecycle import EntryType
 from tests.platform import KIND, KINDS
 
+# Nobody speaks TLS here, and each client reads all authorities that there are.
+CA_BUNDLE = str(Path(__file__).parent / "stubs" / "tls" / "certificate.pem")
+
 
 @contextmanager
 def aws_environment(aws: Access) -> Iterator[None]:
@@ -45,6 +49,7 @@ def aws_environment(aws: Access) -> Iterator[None]:
         "AWS_DEFAULT_REGION": aws.region,
         "AWS_ACCESS_KEY_ID": aws.access_key_id,
         "AWS_SECRET_ACCESS_KEY": aws.secret_access_key,
+        "AWS_CA_BUNDLE": CA_BUNDLE,
     }
     before = {name: os.environ.get(name) for name in given}
     os.environ.update(given)
