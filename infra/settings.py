@@ -185,10 +185,11 @@ class Settings(BaseModel):
         if self.aws_read_timeout_seconds <= self.receive_wait_seconds:
             msg = "HAULAGE_AWS_READ_TIMEOUT_SECONDS must exceed HAULAGE_RECEIVE_WAIT_SECONDS"
             raise ValueError(msg)
-        if self.aws_connections < max(self.receivers, self.relay_concurrency):
+        # Inputs and events are sent at once, and neither may wait for the other's connections.
+        if self.aws_connections < max(self.receivers, 2 * self.relay_concurrency):
             msg = (
                 "HAULAGE_AWS_CONNECTIONS must not be less than HAULAGE_RECEIVERS or"
-                " HAULAGE_RELAY_CONCURRENCY"
+                " twice HAULAGE_RELAY_CONCURRENCY"
             )
             raise ValueError(msg)
         if self.maintenance_interval_seconds * _DRIFT >= self.liveness_timeout_seconds:
