@@ -71,7 +71,7 @@ def assemble(
         events=settings.events_queue_url is not None,
         instruments=instruments,
     )
-    acknowledger = Acknowledger(queue)
+    acknowledger = Acknowledger(queue, calls_at_once=settings.receipt_calls)
     paces = Paces(database)
     executor = Executor(
         intake,

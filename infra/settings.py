@@ -156,6 +156,14 @@ class Settings(BaseModel):
     emf_interval_seconds: float = Field(default=60, ge=1, le=_DAY)
 
     @property
+    def receipt_calls(self) -> int:
+        """Give how many deletes, and how many extensions, of a consumer may wait for SQS at once.
+
+        A third of the connections each: neither takes them from the other, nor both all.
+        """
+        return max(1, self.aws_connections // 3)
+
+    @property
     def is_exposed_beside_health(self) -> bool:
         """Say whether a process with a port for its health has a page of metrics there."""
         return self.prometheus and self.health_port != 0

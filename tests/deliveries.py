@@ -95,6 +95,7 @@ class Delivery:
             kinds=kinds,
             lease_seconds=self.settings.lease_seconds,
             wait_seconds=self.settings.receive_wait_seconds,
+            calls_at_once=self.settings.receipt_calls,
             unknown_kind_delay_seconds=self.settings.unknown_kind_delay_seconds,
             instruments=self.instruments,
         )

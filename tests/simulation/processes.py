@@ -210,6 +210,7 @@ class ConsumerProcess(Process):
             kinds=list(KINDS),
             lease_seconds=settings.lease_seconds,
             wait_seconds=settings.receive_wait_seconds,
+            calls_at_once=settings.receipt_calls,
             unknown_kind_delay_seconds=settings.unknown_kind_delay_seconds,
         )
 
