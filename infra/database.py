@@ -120,7 +120,7 @@ class Database:
 
     async def _fetch_once(self, statement: TextClause | Bound) -> Sequence[Row[Any]]:
         sql, values = self._writer.write(statement)
-        plans_once = isinstance(statement, Bound) and statement.is_planned_once
+        keep_seconds = statement.plan_seconds if isinstance(statement, Bound) else 0.0
         async with _speaking_plainly():
             asked = time.perf_counter()
             session = await check_out(self._engine)
@@ -131,7 +131,7 @@ class Database:
             try:
                 if values:
                     # Without values, Postgres keeps the plan in any case.
-                    await let_plan(session, once=plans_once)
+                    await let_plan(session, keep_seconds=keep_seconds)
                 self._metrics.waited_for_connection(time.perf_counter() - asked)
                 return await fetch_rows(session, sql, values)
             except BaseException as error:
@@ -183,7 +183,7 @@ class Database:
     async def _checked_out(self, engine: AsyncEngine) -> AsyncIterator[AsyncConnection]:
         asked = time.perf_counter()
         async with engine.connect() as connection, _kept_whole(connection):
-            await let_plan(session_of(connection), once=False)
+            await let_plan(session_of(connection), keep_seconds=0.0)
             self._metrics.waited_for_connection(time.perf_counter() - asked)
             yield connection
 
