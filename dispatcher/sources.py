@@ -17,10 +17,10 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from sqlalchemy import Row
-    from sqlalchemy.sql.elements import TextClause
 
     from infra.database import Database
     from infra.settings import Settings
+    from schema.statements.bound import Bound
 
 # How soon a full window is looked at again: consumers do not say what they claim.
 _WINDOW_PAUSE_SECONDS = 0.05
@@ -48,7 +48,7 @@ class Source(Protocol):
         """Give the ASCII text of the message for an entry."""
         ...
 
-    def sent(self, token: str, entry_ids: Sequence[int]) -> TextClause:
+    def sent(self, token: str, entry_ids: Sequence[int]) -> Bound:
         """Give the statement that writes down what the queue took."""
         ...
 
@@ -110,7 +110,7 @@ class InputSource:
         trace = Trace(row.correlation_id, row.traceparent, row.tracestate, row.baggage)
         return Message(row.id, row.job_id, row.kind, trace).body()
 
-    def sent(self, token: str, entry_ids: Sequence[int]) -> TextClause:
+    def sent(self, token: str, entry_ids: Sequence[int]) -> Bound:
         """Mark the entries: they wait for a consumer now."""
         return statements.mark_sent(token, entry_ids)
 
@@ -140,7 +140,7 @@ class EventSource:
         """Give what is stored, in ASCII: SQS refuses some characters that JSON allows."""
         return json.dumps(json.loads(row.payload), separators=(",", ":"))
 
-    def sent(self, token: str, entry_ids: Sequence[int]) -> TextClause:
+    def sent(self, token: str, entry_ids: Sequence[int]) -> Bound:
         """Delete the entries."""
         return statements.delete_published_events(token, entry_ids)
 
