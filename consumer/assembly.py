@@ -76,7 +76,7 @@ def assemble(
         instruments=instruments,
     )
     releaser = Releaser(database, lock_seconds=patience, given_up=settler.given_up, wake=wake)
-    acknowledger = Acknowledger(queue)
+    acknowledger = Acknowledger(queue, calls_at_once=settings.receipt_calls)
     paces = Paces(database)
     executor = Executor(
         intake,

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 import structlog
 from opentelemetry.trace import INVALID_SPAN, Span
 
+from consumer.hider import Hider
 from infra.telemetry.instruments import SILENT
 from infra.telemetry.logs import traced
 from schema.errors import HaulageError
@@ -122,7 +123,7 @@ class Leases:
     ) -> None:
         self._metrics = instruments.metrics
         self._database = database
-        self._queue = queue
+        self._hider = Hider(queue, lease_seconds=lease_seconds)
         self._lease_seconds = lease_seconds
         self._control = control or asyncio.Event()
         self._clock = clock
@@ -153,15 +154,20 @@ class Leases:
             lease.interrupt()
 
     async def run(self) -> None:
-        """Extend the leases three times per lease time, and at each control change."""
-        while True:
-            try:
-                async with asyncio.timeout(self._pause_seconds()):
-                    await self._control.wait()
-            except TimeoutError:
-                pass
-            self._control.clear()
-            await self.extend_once()
+        """Extend the leases three times per lease time, and at each control change.
+
+        Their messages are hidden meanwhile, by a task that the leases never wait for.
+        """
+        async with asyncio.TaskGroup() as group:
+            group.create_task(self._hider.run(), name="hider")
+            while True:
+                try:
+                    async with asyncio.timeout(self._pause_seconds()):
+                        await self._control.wait()
+                except TimeoutError:
+                    pass
+                self._control.clear()
+                await self.extend_once()
 
     def _pause_seconds(self) -> float:
         """Give the time to the next extension, or to the end of a lease if that is sooner."""
@@ -214,19 +220,7 @@ class Leases:
                 lease.halt()
             lease.is_stopped = lease.claim.entry_id in stopped
         self._lose([lease for lease in leases if lease.claim.entry_id not in kept])
-        try:
-            # The leases in Postgres have to be extended again in time, whether or not SQS answers.
-            async with asyncio.timeout(self._lease_seconds / 3):
-                await self._queue.extend(
-                    [lease.claim for lease in leases if lease.claim.entry_id in kept],
-                    self._lease_seconds,
-                )
-        except (HaulageError, TimeoutError) as error:
-            # The lease in Postgres holds; a repeated message finds the entry busy.
-            reason = str(error) or "no answer in time"
-            log.warning("lease.message_not_hidden", error=reason)
-        except Exception:  # for the same reason, whatever it is
-            log.exception("lease.message_not_hidden")
+        self._hider.hide([lease.claim for lease in leases if lease.claim.entry_id in kept])
 
     def _tell_not_extended(self, error: Exception, *, many: int) -> None:
         is_foreseen = isinstance(error, HaulageError | TimeoutError)

@@ -158,6 +158,14 @@ class Settings(BaseModel):
     emf_interval_seconds: float = Field(default=60, ge=1, le=_DAY)
 
     @property
+    def receipt_calls(self) -> int:
+        """Give how many deletes, and how many extensions, of a consumer may wait for SQS at once.
+
+        A third of the connections each: neither takes them from the other, nor both all.
+        """
+        return max(1, self.aws_connections // 3)
+
+    @property
     def is_exposed_beside_health(self) -> bool:
         """Say whether a process with a port for its health has a page of metrics there."""
         return self.prometheus and self.health_port != 0
@@ -187,10 +195,11 @@ class Settings(BaseModel):
         if self.aws_read_timeout_seconds <= self.receive_wait_seconds:
             msg = "HAULAGE_AWS_READ_TIMEOUT_SECONDS must exceed HAULAGE_RECEIVE_WAIT_SECONDS"
             raise ValueError(msg)
-        if self.aws_connections < max(self.receivers, self.relay_concurrency):
+        # Inputs and events are sent at once, and neither may wait for the other's connections.
+        if self.aws_connections < max(self.receivers, 2 * self.relay_concurrency):
             msg = (
                 "HAULAGE_AWS_CONNECTIONS must not be less than HAULAGE_RECEIVERS or"
-                " HAULAGE_RELAY_CONCURRENCY"
+                " twice HAULAGE_RELAY_CONCURRENCY"
             )
             raise ValueError(msg)
         if self.maintenance_interval_seconds * _DRIFT >= self.liveness_timeout_seconds:

@@ -7,6 +7,7 @@ import time
 from typing import TYPE_CHECKING
 
 from infra.queue.protocol import Claim
+from infra.retry import sleep_unless
 from infra.telemetry import names
 from infra.telemetry.instruments import SILENT
 from schema.statements.claim import claim_ready, next_ready
@@ -40,7 +41,7 @@ class OutboxQueue:
     ) -> None:
         self._tracing = instruments.tracing
         self._database = database
-        self._listener = listener
+        self._woken = listener.wakes()
         self._worker = worker
         self._kinds = tuple(kinds)
         self._lease_seconds = lease_seconds
@@ -67,7 +68,8 @@ class OutboxQueue:
             rows = await self._database.fetch(next_ready(kinds=self._kinds, shunned=shunned))
             due_seconds = float(rows[0].seconds) if rows else self._poll_floor_seconds
             if self._may_be_ready or due_seconds > 0:
-                await self._listener.wait(self._pause_seconds(due_seconds), stop)
+                await sleep_unless(stop, self._woken)(self._pause_seconds(due_seconds))
+                self._woken.clear()
             self._may_be_ready = True
             return () if stop.is_set() else await self._claim_now(most, shunned)
 
