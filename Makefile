@@ -57,16 +57,22 @@ doctor: .venv/complete ## Prove the invariants on DATABASE_URL, or the local sta
 story: .venv/complete ## Tell what happened, there or in the local stack (JOB=key, INPUT=n: one input of it; or ID=correlation id)
 	@$(find_database) $(python) -m api.story $(if $(INPUT),--input $(INPUT)) -- "$${JOB:-$${ID:?say of what: JOB=key or ID=correlation id}}"
 
-.PHONY: test check fmt bench bench-grown soak
+.PHONY: test check lint mypy pyright fmt bench bench-grown soak
 test: .venv/complete ## Run every test, on up to four cores
 	$(python) -m pytest --numprocesses logical --maxprocesses 4 --dist worksteal
 
-check: .venv/complete ## Lint, format, types and import directions, as CI does
+check: lint mypy pyright ## Lint, format, types and import directions, as CI does
+
+lint: .venv/complete
 	$(python) -m ruff check .
 	$(python) -m ruff format --check .
-	$(python) -m mypy --strict .
-	$(python) -m basedpyright
 	.venv/bin/lint-imports
+
+mypy: .venv/complete
+	$(python) -m mypy --strict .
+
+pyright: .venv/complete
+	$(python) -m basedpyright
 
 fmt: .venv/complete ## Format, and fix what can be fixed safely
 	$(python) -m ruff check --fix .

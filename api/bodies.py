@@ -8,7 +8,6 @@ one of the places for the work, which all owners share, and of which one owner h
 from __future__ import annotations
 
 import asyncio
-import tempfile
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
 from http import HTTPStatus
@@ -17,7 +16,8 @@ from typing import IO, TYPE_CHECKING
 
 from api.exchange import Exchange
 from api.places import Places, PlacesOfOwners
-from api.problems import BadField, Problem, unavailable
+from api.problems import BadField, Problem
+from api.scratch import discard, open_scratch, scratching
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
@@ -117,17 +117,18 @@ class BodyReader:
                         if size > SMALL_BYTES and spool is None:
                             own = self._arriving.one(_owner_id(request))
                             await until_arrived.enter_async_context(own)
-                            spool = unless_whole.enter_context(tempfile.TemporaryFile())  # noqa: SIM115
+                            with scratching():
+                                spool = open_scratch()
+                            unless_whole.callback(discard, spool)
                         if spool is not None and len(body) >= _PIECE_BYTES:
-                            await asyncio.to_thread(spool.write, bytes(body))
+                            await asyncio.to_thread(_write, spool, bytes(body))
                             body.clear()
             except TimeoutError:
                 raise _too_slow(seconds) from None
-            except OSError as error:
-                raise unavailable("there is no room for a large submission now") from error
             if spool is None:
                 return BytesIO(body), size
-            await asyncio.to_thread(_complete, spool, bytes(body))
+            await asyncio.to_thread(_write, spool, bytes(body))
+            spool.seek(0)
             unless_whole.pop_all()
             return spool, size
 
@@ -145,9 +146,10 @@ async def _whole(request: Request, seconds: float) -> bytes:
         raise _too_slow(seconds) from None
 
 
-def _complete(spool: IO[bytes], end: bytes) -> None:
-    spool.write(end)
-    spool.seek(0)
+def _write(spool: IO[bytes], piece: bytes) -> None:
+    with scratching():
+        spool.write(piece)
+        spool.flush()
 
 
 def _too_large(most: int) -> Problem:

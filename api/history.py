@@ -45,6 +45,9 @@ class History:
                 worker=row.worker,
                 locked_until=row.locked_until,
                 parked_reason=row.parked_reason,
+                kind=row.kind,
+                kind_is_idle=row.kind_is_idle,
+                kind_ran_at=row.kind_ran_at,
             )
             document = history_document(row, attempts, now=next_step(standing), base=base(request))
             return json_answer(document)

@@ -64,7 +64,9 @@ class Inputs:
         else:
             source.read_singly(run)
             return True
-        return source.end_line() if self.by_lines else source.take(",", "]") == ","
+        if self.by_lines:
+            return source.end_line(f"/inputs/{self.many - 1}")
+        return source.take(",", "]") == ","
 
     def _accepts(self, run: Run, kind: Kind | None) -> bool:
         """Take a whole run, or nothing of it if anything in it is wrong."""

@@ -245,6 +245,9 @@ class ErrorItem(BaseModel):
     pointer: str | None = Field(default=None, examples=["/inputs/3/effectiveDate"])
     parameter: str | None = None
     header: str | None = None
+    line: int | None = Field(
+        default=None, description="Of a body of lines: the line of ``pointer``, from 1"
+    )
 
 
 class ProblemDocument(BaseModel):

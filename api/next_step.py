@@ -29,6 +29,10 @@ class Standing:
     worker: str | None = None
     locked_until: dt.datetime | None = None
     parked_reason: str | None = None
+    kind: str = ""
+    # It is due for a while, and no consumer has any work of its kind.
+    kind_is_idle: bool = False
+    kind_ran_at: dt.datetime | None = None
 
 
 def next_step(standing: Standing) -> dict[str, Any] | None:
@@ -53,7 +57,18 @@ def next_step(standing: Standing) -> dict[str, Any] | None:
             return {"action": "held", "because": status}
         case EntryState.PENDING | EntryState.SENT:
             waits = standing.state is InputStatus.RETRY_WAIT
-            action = "retry" if waits else "queued"
-            return {"action": action, "at": time_text(standing.available_at)}
+            step = {
+                "action": "retry" if waits else "queued",
+                "at": time_text(standing.available_at),
+            }
+            return step | {"because": _idleness(standing)} if standing.kind_is_idle else step
         case None:
             return {"action": "queued", "because": "it waits for those before it in its group"}
+
+
+def _idleness(standing: Standing) -> str:
+    """Say what the database knows of who works on its kind; whether somebody could it does not."""
+    nobody = f"no consumer works on kind {standing.kind!r} now"
+    if standing.kind_ran_at is None:
+        return f"{nobody}, and none is known to have"
+    return f"{nobody}; the last known to have did at {time_text(standing.kind_ran_at)}"

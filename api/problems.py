@@ -13,7 +13,7 @@ from schema.errors import Refusal
 from schema.outcome import clean
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Callable, Mapping, Sequence
 
     from pydantic import ValidationError
 
@@ -45,16 +45,23 @@ TYPES = {
 
 @dataclass(frozen=True, slots=True)
 class BadField:
-    """One thing wrong: where (a JSON pointer, a query parameter or a header) and why."""
+    """One thing wrong: where (a JSON pointer, a query parameter or a header) and why.
+
+    ``line`` is that of the body, from 1, where the body is read by lines.
+    """
 
     place: Place
     name: str
     detail: str
+    line: int | None = None
 
-    def document(self) -> dict[str, str]:
+    def document(self) -> dict[str, str | int]:
         """Give it as the member of ``errors`` that it becomes, printable and short."""
         name = clean(self.name)[:_TEXT_LIMIT] if self.name else ""
-        return {self.place: name, "detail": clean(self.detail)[:_TEXT_LIMIT]}
+        document: dict[str, str | int] = {self.place: name}
+        if self.line is not None:
+            document["line"] = self.line
+        return {**document, "detail": clean(self.detail)[:_TEXT_LIMIT]}
 
 
 class Problem(Refusal):
@@ -102,18 +109,26 @@ class Problem(Refusal):
         )
 
 
+def no_line() -> None:
+    """Tell of no line: the body is not read by lines, or it is the whole of it that is wrong."""
+
+
 @dataclass(slots=True)
 class BadFields:
-    """Gathers what is wrong with one request: lists a hundred, counts on to a thousand."""
+    """Gathers what is wrong with one request: lists a hundred, counts on to a thousand.
+
+    ``line`` tells on which line of the body stands what is noted next, if lines count.
+    """
 
     listed: list[BadField] = field(default_factory=list)
     count: int = 0
+    line: Callable[[], int | None] = no_line
 
     def add(self, pointer: str, detail: str) -> None:
         """Note one bad field of the body."""
         self.count += 1
         if len(self.listed) < MOST_LISTED:
-            self.listed.append(BadField("pointer", pointer, detail))
+            self.listed.append(BadField("pointer", pointer, detail, self.line()))
 
     def add_validation(
         self, error: ValidationError, pointer: str, document: object, *, what: str

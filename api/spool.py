@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import tempfile
-from contextlib import suppress
 from typing import IO, TYPE_CHECKING, Self
 
-from api.problems import Problem, unavailable
+from api.scratch import discard, open_scratch, scratching
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -34,18 +32,21 @@ class Spool:
         self.clear()
 
     def add(self, inputs: Sequence[str]) -> None:
-        """Add inputs; none holds a line break, which JSON escapes."""
+        """Add inputs; none holds a line break, which JSON escapes.
+
+        Raise the ``Problem`` to answer when there is no room for them.
+        """
         self.many += len(inputs)
         self._recent += inputs
         self._characters += sum(map(len, inputs))
         if self._characters < _BLOCK_CHARACTERS:
             return
-        try:
+        with scratching():
             if self._file is None:
-                self._file = tempfile.TemporaryFile()  # noqa: SIM115 - closed by clear
+                self._file = open_scratch()
             self._file.write(_lines(self._recent))
-        except OSError as error:
-            raise _no_room() from error
+            # Now, not when they are read again: by then a transaction is open.
+            self._file.flush()
         self._recent.clear()
         self._characters = 0
 
@@ -54,19 +55,15 @@ class Spool:
         self.many = self._characters = 0
         self._recent.clear()
         if self._file is not None:
-            with suppress(OSError):  # what it could not write is of no use any more
-                self._file.close()
+            discard(self._file)
             self._file = None
 
     def blocks(self) -> Iterator[bytes]:
         """Give all of them from the first on, in blocks of whole lines, each ended by a break."""
         if self._file is not None:
-            try:
-                self._file.seek(0)
-            except OSError as error:
-                raise _no_room() from error
-            while block := self._file.read(_BLOCK_CHARACTERS):
-                yield block + self._file.readline()
+            self._file.seek(0)
+            while block := _lines_of(self._file):
+                yield block
         if self._recent:
             yield _lines(self._recent)
 
@@ -77,8 +74,10 @@ class Spool:
         return [line for block in self.blocks() for line in block.decode().split("\n")[:-1]]
 
 
-def _no_room() -> Problem:
-    return unavailable("there is no room for a large submission now")
+def _lines_of(file: IO[bytes]) -> bytes:
+    with scratching():
+        block = file.read(_BLOCK_CHARACTERS)
+        return block + file.readline()
 
 
 def _lines(inputs: list[str]) -> bytes:

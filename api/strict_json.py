@@ -16,7 +16,7 @@ from io import SEEK_END, BytesIO
 from json.scanner import make_scanner
 from typing import IO, TYPE_CHECKING, Any, NamedTuple
 
-from api.problems import BadFields, Problem, escape
+from api.problems import BadField, BadFields, Problem, escape
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -143,10 +143,17 @@ class Run(NamedTuple):
 class Source:
     """A UTF-8 body, read forward value by value through a window of about 1 MiB.
 
-    ``passed`` is how many characters stand before what the file still holds.
+    ``passed`` is how many characters stand before what the file still holds. ``first_line`` is
+    the number of its first line; without it lines do not count.
     """
 
-    def __init__(self, body: bytes | bytearray | IO[bytes], *, passed: int = 0) -> None:
+    def __init__(
+        self,
+        body: bytes | bytearray | IO[bytes],
+        *,
+        passed: int = 0,
+        first_line: int | None = None,
+    ) -> None:
         self._file = BytesIO(body) if isinstance(body, bytes | bytearray) else body
         begin = self._file.tell()
         self._left = self._file.seek(0, SEEK_END) - begin
@@ -155,6 +162,9 @@ class Source:
         self._text = ""
         self._at = 0
         self._passed = passed
+        self._passed_lines = first_line
+        # Where the last value begins, or the one to come.
+        self._begin = 0
         self._unusual = False
         # Up to here, nothing is tried as a run.
         self._singly_until = 0
@@ -162,12 +172,14 @@ class Source:
     def peek(self) -> str:
         """Skip white space and give the next character, empty at the end."""
         if self._text[self._at : self._at + 1].strip():
+            self._begin = self._at
             return self._text[self._at]
         while True:
             match = _SPACE.match(self._text, self._at)
             assert match is not None, "the pattern matches nothing, too"
             self._at = match.end()
             if self._at < len(self._text):
+                self._begin = self._at
                 return self._text[self._at]
             if not self._fill():
                 return ""
@@ -195,7 +207,7 @@ class Source:
             if self._is_cut(error):
                 bad.add(pointer, f"is longer than {limit} characters")
                 raise bad.problem() from None
-            raise self.not_json("no JSON value", at=_where(error)) from None
+            raise self.not_json("no JSON value", pointer, at=_where(error)) from None
         except RecursionError:
             bad.add(pointer, f"is nested deeper than {depth} levels")
             raise bad.problem() from None
@@ -237,8 +249,8 @@ class Source:
         """Read what the run holds value by value."""
         self._singly_until = self._passed + run.end
 
-    def end_line(self) -> bool:
-        """Take the end of a line; say whether one follows that is not blank."""
+    def end_line(self, pointer: str) -> bool:
+        """Take the end of the line of a value; say whether one follows that is not blank."""
         while True:
             match = _BLANK.match(self._text, self._at)
             assert match is not None, "the pattern matches nothing, too"
@@ -248,15 +260,24 @@ class Source:
             if not self._fill():
                 return False
         if self._text[self._at] != "\n":
-            raise self.not_json("expected the end of the line")
+            raise self.not_json("expected the end of the line", pointer)
         return bool(self.peek())
 
-    def not_json(self, detail: str, *, at: int | None = None) -> Problem:
-        """Make the 400 that says where the body stops being JSON."""
+    def line(self) -> int | None:
+        """Give the line, from 1, on which the value in hand begins, where lines count."""
+        if self._passed_lines is None:
+            return None
+        return self._passed_lines + self._text.count("\n", 0, self._begin)
+
+    def not_json(
+        self, detail: str, pointer: str = "", *, at: int | None = None, line: int | None = None
+    ) -> Problem:
+        """Make the 400 that says where the body stops being JSON: inside of what, on which line."""
         position = self._passed + (self._at if at is None else at)
-        return Problem(
-            HTTPStatus.BAD_REQUEST, "not-json", f"{detail} at character {position} of the body"
-        )
+        line = line or self.line()
+        where = f"at character {position} of the body" + (f", line {line}" if line else "")
+        errors = [BadField("pointer", pointer, detail, line)] if line else []
+        return Problem(HTTPStatus.BAD_REQUEST, "not-json", f"{detail} {where}", errors=errors)
 
     @property
     def _more(self) -> bool:
@@ -270,8 +291,16 @@ class Source:
         try:
             text = self._decoder.decode(piece, final=not self._more)
         except UnicodeDecodeError as error:
-            raise self.not_json("not UTF-8", at=len(self._text) + error.start) from None
+            line = self._passed_lines
+            if line is not None:
+                line += self._text.count("\n") + error.object.count(b"\n", 0, error.start)
+            at = len(self._text) + error.start
+            raise self.not_json("not UTF-8", at=at, line=line) from None
         self._passed += self._at
+        if self._passed_lines is not None:
+            self._passed_lines += self._text.count("\n", 0, self._at)
+        # What ends here has begun on this line, or was refused for that.
+        self._begin = max(self._begin - self._at, 0)
         self._text = self._text[self._at :] + text
         self._at = 0
         self._unusual = "\\u" in self._text and _UNUSUAL.search(self._text) is not None

@@ -13,7 +13,7 @@ from pydantic_core import PydanticCustomError
 
 from api.inputs import INPUT_DEPTH, Inputs, Limits
 from api.models import JobFields, read_time
-from api.problems import BadFields, Problem, escape
+from api.problems import BadFields, Problem, escape, no_line
 from api.strict_json import Source
 
 if TYPE_CHECKING:
@@ -55,13 +55,14 @@ class BadSubmission(Problem):
 
 @dataclass(frozen=True, slots=True)
 class Submission:
-    """A job that is fit to store."""
+    """A job that is fit to store; ``line`` is its line in a body that is read by lines."""
 
     kind: Kind
     fields: JobFields
     options: str
     metadata: str
     inputs: Spool
+    line: int | None
 
     @property
     def times(self) -> Times:
@@ -107,13 +108,13 @@ def _read_lines(
 ) -> Submission:
     head = body.readline(_HEAD_BYTES)
     if len(head) == _HEAD_BYTES:
-        bad = BadFields()
+        bad = BadFields(line=lambda: 1)
         bad.add("", f"the first line is longer than {_HEAD_BYTES} bytes")
         raise bad.problem()
     default = JobFields.model_fields["kind"].default
-    reading = _Reading(Source(head), kinds, limits, inputs, default)
+    reading = _Reading(Source(head, first_line=1), kinds, limits, inputs, default)
     reading.read()
-    reading.read_lines(Source(body, passed=len(head.decode())))
+    reading.read_lines(Source(body, passed=len(head.decode()), first_line=2))
     return reading.submission()
 
 
@@ -135,6 +136,7 @@ class _Reading:
     def read(self) -> None:
         """Read the whole body, member by member."""
         source = self.source
+        self.bad.line = source.line
         if source.peek() != "{":
             source.value("", self.bad, limit=_MEMBER_CHARACTERS, depth=INPUT_DEPTH)
             self.bad.add("", "the body must be a JSON object")
@@ -181,6 +183,7 @@ class _Reading:
             self.bad.add("/inputs", "stand on lines of their own behind the first")
             raise self.bad.problem()
         self.names.add("inputs")
+        self.bad.line = source.line
         self._read_each(source, self.limits.stream_inputs, by_lines=True)
 
     def _read_inputs(self) -> None:
@@ -210,12 +213,15 @@ class _Reading:
     def submission(self) -> Submission:
         """Put together what was read; raise ``BadSubmission`` if anything was wrong."""
         bad = self.bad
+        bad.line = no_line
         if "inputs" not in self.names:
             bad.add("/inputs", "Field required")
         elif "inputs" in self.documents:
             bad.add("/inputs", "must be an array")
         elif not self.many_inputs:
             bad.add("/inputs", "must hold at least one input")
+        # All the rest stands where the job does.
+        bad.line = self.source.line
         fields = self._fields()
         kind = self.kinds.get(self.kind_name)
         if kind is None:
@@ -227,7 +233,7 @@ class _Reading:
             bad.add("/metadata", f"is longer than {_METADATA_BYTES} bytes")
         if bad.count or fields is None or kind is None or options is None:
             raise BadSubmission(bad, Times(self._time("scheduledFor"), self._time("expiresAt")))
-        return Submission(kind, fields, options, metadata, self.inputs)
+        return Submission(kind, fields, options, metadata, self.inputs, self.source.line())
 
     def _fields(self) -> JobFields | None:
         members = (

@@ -17,8 +17,9 @@ from schema.statements.read import tell_past
 from schema.statements.submit import (
     INPUT_COPY_COLUMNS,
     find_by_idempotency_key,
+    insert_entries,
     insert_job,
-    insert_job_without_inputs,
+    insert_job_alone,
 )
 
 if TYPE_CHECKING:
@@ -35,6 +36,9 @@ if TYPE_CHECKING:
     from schema.message import Trace
 
 _PACE_SECONDS = 10.0
+# Each statement has its own time limit: none may grow with the job. An entry costs several times
+# what an input does, for its indexes.
+_ENTRIES_PER_INSERT = 20_000
 _ROWS_PER_COPY = 100_000
 _BYTES_PER_COPY = 64 * 1024 * 1024
 
@@ -68,7 +72,7 @@ class Submitter:
                 digest = submission.digest()
             else:
                 digest = await asyncio.to_thread(submission.digest)
-        past = BadFields()
+        past = BadFields(line=lambda: submission.line)
         await self.add_past(submission.times, past)
         if past.count:
             # A replay may come after its times have passed: it still is the same request.
@@ -127,12 +131,19 @@ class Submitter:
             return str(rows[0].key) if rows else None
 
         async def unit(connection: AsyncConnection) -> str | None:
-            found = await rows_of(connection, insert_job_without_inputs(head, chunk_size=size))
+            found = await rows_of(connection, insert_job_alone(head))
             if not found:
                 return None
             (stored,) = found
-            rows = _Rows(job_id, inputs, stored.entry_ids, size)
-            # In several statements, so that their time limit holds for jobs of any size.
+            entry_ids: list[int] = []
+            span = _ENTRIES_PER_INSERT * size
+            for first in range(0, inputs.many, span):
+                statement = insert_entries(
+                    job_id, first=first, until=min(first + span, inputs.many), chunk_size=size
+                )
+                (inserted,) = await rows_of(connection, statement)
+                entry_ids += inserted.entry_ids
+            rows = _Rows(job_id, inputs, entry_ids, size)
             while rows.given < inputs.many:
                 blocks = rows.of_one_statement()
                 await copy_text(connection, "input", columns=INPUT_COPY_COLUMNS, blocks=blocks)

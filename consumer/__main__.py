@@ -147,6 +147,7 @@ async def _queue(
         kinds=kinds,
         lease_seconds=settings.lease_seconds,
         wait_seconds=settings.receive_wait_seconds,
+        calls_at_once=settings.receipt_calls,
         unknown_kind_delay_seconds=settings.unknown_kind_delay_seconds,
         instruments=instruments,
     )

@@ -1,9 +1,10 @@
-"""Deletes messages after their commit, in batches, off the path of the work."""
+"""Deletes messages after their commit, in batches, several at once, off the path of the work."""
 
 from __future__ import annotations
 
 import asyncio
 from contextlib import suppress
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import structlog
@@ -11,28 +12,46 @@ import structlog
 from infra.queue.protocol import FULL_BATCH
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from infra.queue.protocol import Claim, Queue
 
 log: structlog.stdlib.BoundLogger = structlog.get_logger(__name__)
 
 # Nobody waits for a deletion, while each call has its price.
 _GATHERING_SECONDS = 0.1
+# So many wait for a call at most, without their inputs. An SQS that deletes so little gives them
+# back anyway.
+_MOST_WAITING = 10_000
 
 
 class Acknowledger:
-    """Collects claims that are done with and forgets their deliveries together."""
+    """Collects claims that are done with and forgets their deliveries together.
 
-    def __init__(self, queue: Queue) -> None:
+    A call that takes long holds up no other: ``calls_at_once`` may wait for their answers.
+    """
+
+    def __init__(self, queue: Queue, *, calls_at_once: int) -> None:
         self._queue = queue
+        self._calls = asyncio.Semaphore(calls_at_once)
         self._waiting: list[Claim] = []
         self._wanted = asyncio.Event()
         self._is_enough = asyncio.Event()
         self._closing = False
         self._has_failed = False
+        self._is_full = False
 
     def add(self, claim: Claim) -> None:
         """Hand over a claim whose outcome, or whose release, is committed; never waits."""
-        self._waiting.append(claim)
+        if len(self._waiting) >= _MOST_WAITING:
+            if not self._is_full:
+                log.warning(
+                    "message.not_deleted", messages=1, error="too many wait; more are not told"
+                )
+            self._is_full = True
+            self._queue.abandon(claim)
+            return
+        self._waiting.append(replace(claim, inputs=()))
         self._wanted.set()
         if len(self._waiting) >= FULL_BATCH:
             self._is_enough.set()
@@ -49,25 +68,28 @@ class Acknowledger:
 
     async def run(self) -> None:
         """Acknowledge what is handed over, until closed."""
-        while self._waiting or not self._closing:
-            await self._wanted.wait()
-            with suppress(TimeoutError):
-                async with asyncio.timeout(_GATHERING_SECONDS):
-                    await self._is_enough.wait()
-            await self._acknowledge()
+        async with asyncio.TaskGroup() as group:
+            while self._waiting or not self._closing:
+                await self._wanted.wait()
+                with suppress(TimeoutError):
+                    async with asyncio.timeout(_GATHERING_SECONDS):
+                        await self._is_enough.wait()
+                await self._calls.acquire()
+                group.create_task(self._acknowledge(self._take()), name="acknowledgement")
 
-    async def _acknowledge(self) -> None:
-        """Acknowledge what fills whole batches; what is left over when nothing more comes."""
-        many = len(self._waiting)
-        if many > FULL_BATCH and not self._closing:
-            many -= many % FULL_BATCH
-        claims, self._waiting = self._waiting[:many], self._waiting[many:]
-        if not self._waiting and not self._closing:
-            self._wanted.clear()
+    def _take(self) -> Sequence[Claim]:
+        """Take what fills a call, or what is left over when nothing more comes."""
+        claims, self._waiting = self._waiting[:FULL_BATCH], self._waiting[FULL_BATCH:]
+        if not self._waiting:
+            self._is_full = False
         if not self._closing:
-            self._is_enough.clear()
-        if not claims:
-            return
+            if not self._waiting:
+                self._wanted.clear()
+            if len(self._waiting) < FULL_BATCH:
+                self._is_enough.clear()
+        return claims
+
+    async def _acknowledge(self, claims: Sequence[Claim]) -> None:
         try:
             await self._queue.acknowledge(claims)
             self._has_failed = False
@@ -75,3 +97,5 @@ class Acknowledger:
             if not self._has_failed:
                 log.exception("message.not_deleted", messages=len(claims))
             self._has_failed = True
+        finally:
+            self._calls.release()

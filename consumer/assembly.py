@@ -11,9 +11,11 @@ from consumer.intake import Intake
 from consumer.lease import Leases
 from consumer.loop import Consumer
 from consumer.pace import Paces
+from consumer.releaser import Releaser
 from consumer.settler import Settler
 from consumer.telling import show_load
 from consumer.work import Workshop
+from infra.patience import lock_seconds
 from infra.telemetry.instruments import SILENT
 
 if TYPE_CHECKING:
@@ -61,17 +63,20 @@ def assemble(
         instruments=instruments,
         clock=clock,
     )
+    patience = lock_seconds(lease_seconds=settings.lease_seconds)
     settler = Settler(
         database,
         worker=worker,
         backoffs={name: kind.backoff for name, kind in kinds.items()},
         most=settings.settle_batch,
+        lock_seconds=patience,
         tell=tell,
         wake=wake,
         events=settings.events_queue_url is not None,
         instruments=instruments,
     )
-    acknowledger = Acknowledger(queue)
+    releaser = Releaser(database, lock_seconds=patience, given_up=settler.given_up, wake=wake)
+    acknowledger = Acknowledger(queue, calls_at_once=settings.receipt_calls)
     paces = Paces(database)
     executor = Executor(
         intake,
@@ -89,14 +94,13 @@ def assemble(
     health.complaints.append(lambda: _complaint(executor))
     show_load(instruments.metrics, intake, executor)
     workshop = Workshop(
-        database,
         runners,
         leases,
         settler,
+        releaser,
         acknowledger,
         executor,
         paces,
-        wake=wake,
         instruments=instruments,
     )
     return Consumer(
@@ -106,6 +110,7 @@ def assemble(
         executor,
         leases,
         settler,
+        releaser,
         acknowledger,
         paces,
         receivers=settings.receivers,

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 import structlog
 from opentelemetry.trace import INVALID_SPAN, Span
 
+from consumer.hider import Hider
 from infra.telemetry.instruments import SILENT
 from infra.telemetry.logs import traced
 from schema.errors import HaulageError
@@ -33,6 +34,8 @@ _ALIVE = ACTIVE_JOB_STATUSES | {JobStatus.PAUSED}
 _STOPPED = frozenset(JobStatus) - _ALIVE - {JobStatus.COMPLETED}
 # The share of a lease that is not worth beginning anything while Postgres does not answer.
 _MOMENTS = 0.05
+# The share of a lease after which one is asked for again that could not be extended.
+_SOON = 0.05
 
 
 @dataclass(slots=True, eq=False)
@@ -120,11 +123,13 @@ class Leases:
     ) -> None:
         self._metrics = instruments.metrics
         self._database = database
-        self._queue = queue
+        self._hider = Hider(queue, lease_seconds=lease_seconds)
         self._lease_seconds = lease_seconds
         self._control = control or asyncio.Event()
         self._clock = clock
         self._held: dict[tuple[int, int], Lease] = {}
+        # Whether a lease could not be extended just now, as a commit of ours had its row.
+        self._passed_over = False
         # Whether the failure that was told last was one of those that are foreseen.
         self._told: bool | None = None
 
@@ -149,15 +154,20 @@ class Leases:
             lease.interrupt()
 
     async def run(self) -> None:
-        """Extend the leases three times per lease time, and at each control change."""
-        while True:
-            try:
-                async with asyncio.timeout(self._pause_seconds()):
-                    await self._control.wait()
-            except TimeoutError:
-                pass
-            self._control.clear()
-            await self.extend_once()
+        """Extend the leases three times per lease time, and at each control change.
+
+        Their messages are hidden meanwhile, by a task that the leases never wait for.
+        """
+        async with asyncio.TaskGroup() as group:
+            group.create_task(self._hider.run(), name="hider")
+            while True:
+                try:
+                    async with asyncio.timeout(self._pause_seconds()):
+                        await self._control.wait()
+                except TimeoutError:
+                    pass
+                self._control.clear()
+                await self.extend_once()
 
     def _pause_seconds(self) -> float:
         """Give the time to the next extension, or to the end of a lease if that is sooner."""
@@ -167,7 +177,8 @@ class Leases:
             for lease in self._held.values()
             if lease.is_at_work and lease.expires_at > now
         ]
-        return min([self._lease_seconds / 3, *ends])
+        usual = self._lease_seconds * (_SOON if self._passed_over else 1 / 3)
+        return min([usual, *ends])
 
     async def extend_once(self) -> None:
         """Extend every lease in hand; stop the work of those that are lost.
@@ -198,28 +209,18 @@ class Leases:
             return
         self._told = None
         kept = {row.id for row in rows if row.is_held and row.job_status in _ALIVE}
+        extended = {row.id for row in rows if row.is_extended}
+        self._passed_over = not kept <= extended
         paused = {row.id for row in rows if row.job_status == JobStatus.PAUSED}
         stopped = {row.id for row in rows if row.job_status in _STOPPED}
         for lease in leases:
-            if lease.claim.entry_id in kept:
+            if lease.claim.entry_id in kept & extended:
                 lease.expires_at = asked_at + self._lease_seconds
             if lease.claim.entry_id in paused:
                 lease.halt()
             lease.is_stopped = lease.claim.entry_id in stopped
         self._lose([lease for lease in leases if lease.claim.entry_id not in kept])
-        try:
-            # The leases in Postgres have to be extended again in time, whether or not SQS answers.
-            async with asyncio.timeout(self._lease_seconds / 3):
-                await self._queue.extend(
-                    [lease.claim for lease in leases if lease.claim.entry_id in kept],
-                    self._lease_seconds,
-                )
-        except (HaulageError, TimeoutError) as error:
-            # The lease in Postgres holds; a repeated message finds the entry busy.
-            reason = str(error) or "no answer in time"
-            log.warning("lease.message_not_hidden", error=reason)
-        except Exception:  # for the same reason, whatever it is
-            log.exception("lease.message_not_hidden")
+        self._hider.hide([lease.claim for lease in leases if lease.claim.entry_id in kept])
 
     def _tell_not_extended(self, error: Exception, *, many: int) -> None:
         is_foreseen = isinstance(error, HaulageError | TimeoutError)

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from consumer.intake import Intake, Room
     from consumer.lease import Leases
     from consumer.pace import Paces
+    from consumer.releaser import Releaser
     from consumer.settler import Settler
     from consumer.work import Workshop
     from infra.queue.protocol import Claim, Queue
@@ -41,6 +42,7 @@ class Consumer:
         executor: Executor,
         leases: Leases,
         settler: Settler,
+        releaser: Releaser,
         acknowledger: Acknowledger,
         paces: Paces,
         *,
@@ -56,6 +58,7 @@ class Consumer:
         self._executor = executor
         self._leases = leases
         self._settler = settler
+        self._releaser = releaser
         self._acknowledger = acknowledger
         self._paces = paces
         self._receivers = receivers
@@ -76,6 +79,7 @@ class Consumer:
             background = [
                 side.create_task(self._leases.run(), name="keepalive"),
                 side.create_task(self._settler.run(), name="settler"),
+                side.create_task(self._releaser.run(), name="releaser"),
                 side.create_task(self._paces.run(), name="paces"),
             ]
             deleting = side.create_task(self._acknowledger.run(), name="acknowledger")
@@ -116,7 +120,7 @@ class Consumer:
             if stop.is_set():
                 return
             try:
-                claims = await self._queue.claim(room.entries, stop)
+                claims = await self._queue.claim(room.entries, stop, shunned=self._settler.shunned)
             except Exception as error:  # noqa: BLE001 - one bad row must not end all consumers
                 self._intake.took(room, [])
                 failures += 1

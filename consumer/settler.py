@@ -1,20 +1,23 @@
 """Group commit: what ended while the last commit ran goes in the next one.
 
-At low load an outcome is committed at once; at high load hundreds share one commit.
+At low load an outcome is committed at once; at high load hundreds share one commit. A job that
+somebody holds a row of is put aside, and the others go on.
 """
 
 from __future__ import annotations
 
 import asyncio
 import random
+from bisect import bisect_left, bisect_right
 from typing import TYPE_CHECKING
 
 import structlog
 from asyncpg import DataError
 from sqlalchemy.exc import DBAPIError
 
+from consumer.aside import Aside
 from consumer.telling import tell_failure
-from infra.retry import jittered, sqlstate
+from infra.retry import is_lock_timeout, jittered, sleep_unless, sqlstate
 from infra.settle import Settled, Settlement, settle
 from infra.telemetry import names
 from infra.telemetry.instruments import SILENT
@@ -24,10 +27,12 @@ from schema.lifecycle import InputStatus
 from schema.outcome import Refused
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping, Sequence
+    from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+    from uuid import UUID
 
     from opentelemetry.trace import Span
 
+    from consumer.aside import Waiting
     from consumer.lease import Lease
     from infra.database import Database
     from infra.telemetry.instruments import Instruments
@@ -40,6 +45,8 @@ _QUIET_TURNS = 3
 _GATHERING_SECONDS = 0.05
 _AWAY_BASE_SECONDS = 0.1
 _AWAY_CAP_SECONDS = 2.0
+_LEAST_PATIENCE_SECONDS = 0.005
+_PATIENCE_OF_A_PART = 0.25
 
 
 class Settler:
@@ -52,6 +59,7 @@ class Settler:
         worker: str,
         backoffs: Mapping[str, Backoff],
         most: int,
+        lock_seconds: float,
         tell: Callable[[], None],
         wake: Callable[[], None],
         events: bool = False,
@@ -65,15 +73,27 @@ class Settler:
         self._tell = tell
         self._wake = wake
         self._events = events
-        self._waiting: list[tuple[Lease, Settlement]] = []
+        self._lock_seconds = lock_seconds
+        self._waiting: list[Waiting] = []
         self._wanted = asyncio.Event()
-        self._given_up = False
+        # Set when the drain is over: what cannot be settled at once is lost.
+        self.given_up = asyncio.Event()
         self._room = asyncio.Event()
         self._room.set()
+        self._aside = Aside(
+            self._commit, self._lose, most=most, lock_seconds=lock_seconds, given_up=self.given_up
+        )
+
+    @property
+    def shunned(self) -> Collection[UUID]:
+        """Name the jobs of which nothing is to be claimed: a view of them at any time."""
+        return self._aside.jobs
 
     def add(self, lease: Lease, settlements: Sequence[Settlement]) -> None:
         """Hand over outcomes; ``lease.settled()`` says when they are committed."""
         lease.await_settling(len(settlements))
+        if self._aside.takes(lease, settlements):
+            return
         self._waiting.extend((lease, settlement) for settlement in settlements)
         self._wanted.set()
         if len(self._waiting) >= self._most:
@@ -81,10 +101,17 @@ class Settler:
 
     async def room(self) -> None:
         """Wait until less than a whole commit waits: claiming may not run ahead of settling."""
-        await self._room.wait()
+        while not (self._room.is_set() and self._aside.room.is_set()):
+            await self._room.wait()
+            await self._aside.room.wait()
 
     async def run(self) -> None:
         """Commit what is handed over until cancelled; wait out a database that is away."""
+        async with asyncio.TaskGroup() as group:
+            group.create_task(self._settle(), name="settling")
+            group.create_task(self._aside.run(), name="settling aside")
+
+    async def _settle(self) -> None:
         while True:
             await self._wanted.wait()
             await self._gather()
@@ -93,8 +120,10 @@ class Settler:
                 self._wanted.clear()
             if len(self._waiting) < self._most:
                 self._room.set()
+            # What came before its job was put aside.
+            batch = [each for each in batch if not self._aside.takes(each[0], each[1:])]
             if batch:
-                await self._commit(batch)
+                self._aside.put(await self._commit(batch, self._lock_seconds))
 
     async def _gather(self) -> None:
         """Return when no more outcomes come at once, or enough wait for a commit.
@@ -112,42 +141,71 @@ class Settler:
             await asyncio.sleep(0)
             quiet_turns = quiet_turns + 1 if len(self._waiting) == before else 0
 
-    async def _commit(self, batch: Sequence[tuple[Lease, Settlement]]) -> None:
-        """Commit a batch; one outcome that cannot be recorded does not hold up the others."""
+    async def _commit(self, batch: Sequence[Waiting], lock_seconds: float) -> list[Waiting]:
+        """Commit a batch but for what somebody holds a row of; give that back.
+
+        One outcome that cannot be recorded does not hold up the others, nor does a held row.
+        """
+        error = await self._commit_together(batch, lock_seconds)
+        if error is None:
+            return []
+        if not is_lock_timeout(error):
+            if len(batch) == 1:
+                return await self._refuse(*batch[0], error, lock_seconds)
+        elif _is_of_one_job(batch):
+            return list(batch)
+        else:
+            # Less for each part: however many jobs are held, it costs but twice as much as one.
+            lock_seconds = max(_LEAST_PATIENCE_SECONDS, lock_seconds * _PATIENCE_OF_A_PART)
+        first, second = _halves(batch)
+        return [
+            *await self._commit(first, lock_seconds),
+            *await self._commit(second, lock_seconds),
+        ]
+
+    async def _commit_together(
+        self, batch: Sequence[Waiting], lock_seconds: float
+    ) -> Exception | None:
+        """Commit a batch once the database is there; give what part of it stands in the way."""
         failures = 0
         while True:
             try:
-                with self._instruments.tracing.together(
-                    names.SETTLE,
-                    (lease.job_trace or lease.claim.trace for lease, _ in batch),
-                    parts=_spans(batch),
-                    attributes={names.INPUTS: len(batch)},
-                ):
-                    lines = await settle(
-                        self._database,
-                        self._worker,
-                        [settlement for _, settlement in batch],
-                        backoffs=self._backoffs,
-                        jitter=random.random,
-                        events=self._events,
-                    )
-                break
+                await self._record(batch, lock_seconds)
             except Exception as error:
-                if _is_unrecordable(error):
-                    await self._part(batch, error)
-                    return
+                if is_lock_timeout(error) or _is_unrecordable(error):
+                    return error
                 if not isinstance(error, Unavailable):
                     log.exception("settle.failed", inputs=len(batch))
-                if self._given_up:
+                if self.given_up.is_set():
                     self._lose(batch)
-                    return
+                    return None
                 failures += 1
                 pause = jittered(
                     failures, base_seconds=_AWAY_BASE_SECONDS, cap_seconds=_AWAY_CAP_SECONDS
                 )
                 if failures == 1:
                     log.warning("settle.away", inputs=len(batch), error=str(error))
-                await asyncio.sleep(pause)
+                await sleep_unless(self.given_up)(pause)
+            else:
+                return None
+
+    async def _record(self, batch: Sequence[Waiting], lock_seconds: float) -> None:
+        """Record a batch in one commit, and tell whoever wants to know."""
+        with self._instruments.tracing.together(
+            names.SETTLE,
+            (lease.job_trace or lease.claim.trace for lease, _ in batch),
+            parts=_spans(batch),
+            attributes={names.INPUTS: len(batch)},
+        ):
+            lines = await settle(
+                self._database,
+                self._worker,
+                [settlement for _, settlement in batch],
+                backoffs=self._backoffs,
+                jitter=random.random,
+                events=self._events,
+                lock_seconds=lock_seconds,
+            )
         self._instruments.metrics.settled(lines)
         if any(line.ended_early for line in lines):
             # Else the rest of the job would run on until the sweeper's next round.
@@ -161,9 +219,9 @@ class Settler:
 
     def give_up(self) -> None:
         """Try what waits once more, and no longer: the drain is over."""
-        self._given_up = True
+        self.given_up.set()
 
-    def _lose(self, batch: Sequence[tuple[Lease, Settlement]]) -> None:
+    def _lose(self, batch: Sequence[Waiting]) -> None:
         log.error(
             "settle.given_up",
             inputs=len(batch),
@@ -172,14 +230,10 @@ class Settler:
         for lease, _ in batch:
             lease.note_settled(accepted=False)
 
-    async def _part(self, batch: Sequence[tuple[Lease, Settlement]], error: Exception) -> None:
-        """Halve a batch until the outcome that cannot be recorded stands alone, and refuse it."""
-        if len(batch) > 1:
-            middle = len(batch) // 2
-            await self._commit(batch[:middle])
-            await self._commit(batch[middle:])
-            return
-        ((lease, settlement),) = batch
+    async def _refuse(
+        self, lease: Lease, settlement: Settlement, error: Exception, lock_seconds: float
+    ) -> list[Waiting]:
+        """Let an input die of which an outcome came that cannot be recorded."""
         claim = settlement.claim
         with traced(claim.trace, job=claim.job_key, entry=claim.entry_id):
             log.error(
@@ -191,12 +245,30 @@ class Settler:
         reason = f"the outcome cannot be recorded: {type(error).__name__}"
         if isinstance(settlement.outcome, Refused) and settlement.outcome.message == reason:
             lease.note_settled(accepted=False)
-            return
+            return []
         refused = settlement._replace(outcome=Refused("BadOutcome", reason))
-        await self._commit([(lease, refused)])
+        return await self._commit([(lease, refused)], lock_seconds)
 
 
-def _spans(batch: Sequence[tuple[Lease, Settlement]]) -> Iterator[Span]:
+def _job(waiting: Waiting) -> UUID:
+    return waiting[0].claim.job_id
+
+
+def _is_of_one_job(batch: Sequence[Waiting]) -> bool:
+    return len({_job(each) for each in batch}) == 1
+
+
+def _halves(batch: Sequence[Waiting]) -> tuple[Sequence[Waiting], Sequence[Waiting]]:
+    """Part a batch about in the middle: between two jobs, or within the only one."""
+    by_job = sorted(batch, key=_job)
+    middle = len(by_job) // 2
+    if not _is_of_one_job(batch):
+        job_id = _job(by_job[middle])
+        middle = bisect_left(by_job, job_id, key=_job) or bisect_right(by_job, job_id, key=_job)
+    return by_job[:middle], by_job[middle:]
+
+
+def _spans(batch: Sequence[Waiting]) -> Iterator[Span]:
     """Give the span of each lease of a batch; nothing is looked up where there are none."""
     yield from {id(lease): lease.span for lease, _ in batch}.values()
 

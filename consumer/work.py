@@ -12,18 +12,16 @@ from infra.settle import Settlement
 from infra.telemetry.instruments import SILENT
 from infra.telemetry.logs import traced
 from infra.telemetry.tracing import continued
-from schema.errors import HaulageError
-from schema.statements.claim import release_entries
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Mapping, Sequence
 
     from consumer.acknowledger import Acknowledger
     from consumer.executor import Executor, Runner
     from consumer.lease import Lease, Leases
     from consumer.pace import Paces
+    from consumer.releaser import Releaser
     from consumer.settler import Settler
-    from infra.database import Database
     from infra.queue.protocol import Claim, ClaimedInput
     from infra.telemetry.instruments import Instruments
     from schema.outcome import Outcome
@@ -36,26 +34,24 @@ class Workshop:
 
     def __init__(
         self,
-        database: Database,
         runners: Mapping[str, Runner],
         leases: Leases,
         settler: Settler,
+        releaser: Releaser,
         acknowledger: Acknowledger,
         executor: Executor,
         paces: Paces,
         *,
-        wake: Callable[[], None],
         instruments: Instruments = SILENT,
     ) -> None:
         self._instruments = instruments
-        self._database = database
         self._runners = runners
         self._leases = leases
         self._settler = settler
+        self._releaser = releaser
         self._acknowledger = acknowledger
         self._executor = executor
         self._paces = paces
-        self._wake = wake
 
     async def carry(self, claim: Claim) -> None:
         """Process a claim, settle it, and forget its message once the commit is in.
@@ -77,7 +73,7 @@ class Workshop:
                 if lease.refused or lease.lost:
                     ended = "stopped" if lease.is_stopped else "lost"
                 elif lease.remaining:
-                    ended = "released" if await self._release(lease) else "abandoned"
+                    ended = "released" if await self._releaser.release(claim) else "abandoned"
                 else:
                     ended = "settled"
             if ended in ("settled", "released"):
@@ -117,19 +113,3 @@ class Workshop:
                 for input_, outcome in zip(inputs, outcomes, strict=True)
             ],
         )
-
-    async def _release(self, lease: Lease) -> bool:
-        claim = lease.claim
-        try:
-            rows = await self._database.fetch(
-                release_entries([claim.entry_id], [claim.epoch], delay_seconds=0.0)
-            )
-        except HaulageError as error:
-            log.warning("entry.not_released", error=str(error), remedy="its lease ends by itself")
-            return False
-        except Exception:  # one entry that cannot be given back ends no other's work
-            log.exception("entry.not_released", remedy="its lease ends by itself")
-            return False
-        if rows:
-            self._wake()
-        return bool(rows)

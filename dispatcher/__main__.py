@@ -70,20 +70,25 @@ async def serve(settings: Settings, worker: str, stop: asyncio.Event) -> None:
         health.expose(instruments.exposition)
         client = await _client(settings, stack)
         senders = _senders(settings, client)
-        instruments.metrics.dispatches(kinds, relays=bool(senders))
+        instruments.metrics.dispatches(kinds, queues=senders)
         for entry_type, sender in senders.items():
             health.checks[f"queue {entry_type}"] = sender.ping
         listener = Listener(settings, name=f"haulage dispatcher {worker}")
         notifier = Notifier(database, enabled=settings.notify)
-        relay = Relay(
-            database,
-            senders,
-            listener,
-            settings,
-            worker=worker,
-            turned=lambda: health.turned("relay"),
-            instruments=instruments,
-        )
+        # One for each queue: what is wrong with one holds up no other.
+        relays = {
+            f"relay {entry_type}": Relay(
+                database,
+                entry_type,
+                sender,
+                settings,
+                worker=worker,
+                woken=listener.wakes(),
+                turned=partial(health.turned, f"relay {entry_type}"),
+                instruments=instruments,
+            )
+            for entry_type, sender in senders.items()
+        }
         services = _services(settings, database, client, notifier, kinds, instruments)
         if instruments.metrics.is_on:
             gauges = Gauges(
@@ -111,10 +116,10 @@ async def serve(settings: Settings, worker: str, stop: asyncio.Event) -> None:
             ]
             if await wait_until_available("database", lambda: check_at_head(database), stop):
                 async with asyncio.TaskGroup() as work:
-                    if senders:
+                    for name, relay in relays.items():
                         # Until its first good round, a loop is as old as its start.
-                        health.turned("relay")
-                        work.create_task(relay.run(stop), name="relay")
+                        health.turned(name)
+                        work.create_task(relay.run(stop), name=name)
                     work.create_task(
                         run_services(
                             services,

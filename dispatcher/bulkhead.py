@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 from functools import wraps
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, Self, TypeVar
 
 from infra.database import rows_of
 from infra.retry import sqlstate
 from schema.errors import Unavailable
-from schema.statements.repair import limit_lock_waits
+from schema.statements.locks import limit_lock_waits
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Hashable, Sequence
+    from types import TracebackType
 
     from sqlalchemy import Row
     from sqlalchemy.ext.asyncio import AsyncConnection
@@ -32,7 +33,7 @@ _MOST_TOLD, _TOLD_APART = 10_000, 500
 class Bulkhead:
     """Keeps the trouble of one job, or of whatever else a duty takes one by one, with that job.
 
-    A duty begins each round, runs its units here, and asks of what failed whose trouble it is.
+    A duty begins each round, and does what is to be done for each in a compartment.
     """
 
     def __init__(self, database: Database) -> None:
@@ -58,6 +59,10 @@ class Bulkhead:
     async def fetch(self, statement: TextClause | Bound) -> Sequence[Row[Any]]:
         """Run one statement like ``run``, and return its rows."""
         return await self.run(lambda connection: rows_of(connection, statement))
+
+    def compartment(self, key: Hashable = None) -> Compartment:
+        """Give a block in which the trouble of one stays; ``key`` names whose it is."""
+        return Compartment(self, key)
 
     def lets_through(self, error: Exception) -> bool:
         """Say whether an error is everybody's trouble, so that the round must end.
@@ -91,3 +96,35 @@ class Bulkhead:
     def is_well(self, key: Hashable) -> None:
         """Forget the trouble of one for which it could be done: the next one is news."""
         self._told.pop(key, None)
+
+
+class Compartment:
+    """A block that keeps an error to itself, unless it is everybody's: then the round ends.
+
+    Without a key every error is everybody's; the key may be found within the block.
+    """
+
+    def __init__(self, bulkhead: Bulkhead, key: Hashable) -> None:
+        self.key = key
+        self.error: Exception | None = None
+        # The error, where it is to be told.
+        self.news: Exception | None = None
+        self._bulkhead = bulkhead
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, _: type[BaseException] | None, error: BaseException | None, __: TracebackType | None
+    ) -> bool:
+        if error is None:
+            self._bulkhead.is_well(self.key)
+            return False
+        if not isinstance(error, Exception) or self.key is None:
+            return False
+        if self._bulkhead.lets_through(error):
+            return False
+        self.error = error
+        if self._bulkhead.is_news(self.key, error):
+            self.news = error
+        return True

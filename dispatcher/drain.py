@@ -52,15 +52,13 @@ class Drain:
             judged = await connection.execute(reconcile_messages([message.message_id]))
             return judged.one_or_none()
 
-        try:
+        row: Row[Any] | None = None
+        with self._bulkhead.compartment(message.message_id) as part:
             row = await self._bulkhead.run(unit)
-        except Exception as error:  # one that cannot be stored must not hold up others
-            if self._bulkhead.lets_through(error):
-                raise
-            if self._bulkhead.is_news(message.message_id, error):
-                log.exception("drain.failed", message_id=message.message_id)
+        if part.news is not None:
+            log.error("drain.failed", message_id=message.message_id, exc_info=part.news)
+        if part.error is not None:
             return False
-        self._bulkhead.is_well(message.message_id)
         if row is not None and row.resolution is not None:
             log.warning(
                 "drain.resolved",

@@ -46,17 +46,15 @@ class Finalizer:
         self._bulkhead.begin()
         for idle in idle_jobs:
             self._after = (idle.requested_at, idle.id)
-            try:
+            with self._bulkhead.compartment(idle.id) as part:
                 ended += await self._end(idle)
-            except Exception as error:  # one that cannot be counted must not hold up others
-                if self._bulkhead.lets_through(error):
-                    raise
-                if self._bulkhead.is_news(idle.id, error):
-                    log.exception(
-                        "finalizer.failed", job=idle.key, correlation_id=idle.correlation_id
-                    )
-            else:
-                self._bulkhead.is_well(idle.id)
+            if part.news is not None:
+                log.error(
+                    "finalizer.failed",
+                    job=idle.key,
+                    correlation_id=idle.correlation_id,
+                    exc_info=part.news,
+                )
         if len(idle_jobs) < self._most:
             self._after = None
         return ended

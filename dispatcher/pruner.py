@@ -100,13 +100,8 @@ class Pruner:
         return found
 
     async def _each(self, records: str, statement: TextClause) -> Sequence[Row[Any]]:
-        try:
-            rows = await self._bulkhead.fetch(statement)
-        except Exception as error:  # a sort that cannot be pruned must not hold up the others
-            if self._bulkhead.lets_through(error):
-                raise
-            if self._bulkhead.is_news(records, error):
-                log.exception("pruner.failed", records=records)
-            return ()
-        self._bulkhead.is_well(records)
-        return rows
+        with self._bulkhead.compartment(records) as part:
+            return await self._bulkhead.fetch(statement)
+        if part.news is not None:
+            log.error("pruner.failed", records=records, exc_info=part.news)
+        return ()

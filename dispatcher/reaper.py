@@ -66,18 +66,14 @@ class Reaper:
         for claim in claims:
             if claim.job_id in locked:
                 continue  # its other entries would wait as long; they come again
-            try:
+            # What ends the round leaves the others until these leases have lapsed.
+            with self._bulkhead.compartment(claim.entry_id) as part:
                 await self._repair(claim)
-            except Exception as error:  # one that cannot be repaired must not hold up others
-                if self._bulkhead.lets_through(error):
-                    raise  # for all of them: they come again once these leases have lapsed
-                if isinstance(error, Unavailable):
-                    locked.add(claim.job_id)
-                if self._bulkhead.is_news(claim.entry_id, error):
-                    with traced(claim.trace, job=claim.job_key, entry=claim.entry_id):
-                        log.exception("reaper.failed")
-            else:
-                self._bulkhead.is_well(claim.entry_id)
+            if isinstance(part.error, Unavailable):
+                locked.add(claim.job_id)
+            if part.news is not None:
+                with traced(claim.trace, job=claim.job_key, entry=claim.entry_id):
+                    log.error("reaper.failed", exc_info=part.news)
         if claims:
             self._wake()
         return len(claims)

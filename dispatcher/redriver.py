@@ -55,26 +55,24 @@ class Redriver:
     async def _next(self) -> int | None:
         """Do a batch of the next redrive; say whether it came further, None: there is no next."""
         after = self._after
+        progress: redrive.Progress | None = None
 
         async def unit(connection: AsyncConnection) -> redrive.Progress | None:
             row = (await connection.execute(take_redrive(after=after))).one_or_none()
             if row is None:
                 return None
             # However this one ends, the others are behind it.
-            self._after = row.id
+            part.key = self._after = row.id
             return await redrive.advance(connection, row, chunks=self._chunks, most=self._most)
 
-        try:
+        with self._bulkhead.compartment() as part:
             progress = await self._bulkhead.run(unit)
-        except Exception as error:  # one that cannot be done must not hold up others
-            if self._after == after or self._bulkhead.lets_through(error):
-                raise
-            if self._bulkhead.is_news(self._after, error):
-                log.exception("redriver.failed", redrive=str(self._after))
+        if part.news is not None:
+            log.error("redriver.failed", redrive=str(part.key), exc_info=part.news)
+        if part.error is not None:
             return 0
         if progress is None:
             return None
-        self._bulkhead.is_well(progress.redrive_id)
         if progress.redriven:
             self._wake()
         if progress.finished:

@@ -63,15 +63,15 @@ class Sweeper:
         for job in jobs:
             # However this one ends, the next round goes on behind it.
             self._after = job.id
-            try:
+            with self._bulkhead.compartment(job.id) as part:
                 moved += await self._sweep(job)
-            except Exception as error:  # one that cannot be swept must not hold up others
-                if self._bulkhead.lets_through(error):
-                    raise
-                if self._bulkhead.is_news(job.id, error):
-                    log.exception("sweeper.failed", job=job.key, correlation_id=job.correlation_id)
-            else:
-                self._bulkhead.is_well(job.id)
+            if part.news is not None:
+                log.error(
+                    "sweeper.failed",
+                    job=job.key,
+                    correlation_id=job.correlation_id,
+                    exc_info=part.news,
+                )
         if len(jobs) < _JOBS_AT_ONCE:
             self._after = _FIRST
         return moved + (self._after != _FIRST)

@@ -8,12 +8,14 @@ from __future__ import annotations
 
 import os
 from contextlib import AsyncExitStack, asynccontextmanager, contextmanager
+from functools import cache
 from typing import TYPE_CHECKING, Any, Literal
 
 import aioboto3
 import aiobotocore
 import aiohttp
 from aiobotocore.config import AioConfig
+from aiobotocore.session import AioSession
 from botocore import exceptions as boto
 
 from schema.errors import Fault, HaulageError, Misconfigured, Refusal, Unavailable, Unusable
@@ -64,7 +66,9 @@ class Clients:
 
     def __init__(self, settings: Settings) -> None:
         self._settings = settings
-        self._session = aioboto3.Session()
+        session = AioSession()
+        session.register_component("data_loader", descriptions())
+        self._session = aioboto3.Session(botocore_session=session)
 
     @asynccontextmanager
     async def sqs_receiving(self) -> AsyncIterator[SQSClient]:
@@ -122,6 +126,12 @@ class Clients:
                 reason = f"AWS: no {service} client ({type(error).__name__}): {remedy}"
                 raise Misconfigured(reason) from error
             yield client
+
+
+@cache
+def descriptions() -> object:
+    """Give what reads the descriptions of services and keeps them: megabytes of JSON, once."""
+    return AioSession().get_component("data_loader")
 
 
 @contextmanager

@@ -122,3 +122,6 @@ def load(reference: str, *, setting: str) -> Any:  # noqa: ANN401 - whatever the
         return getattr(import_module(module_name), attribute)
     except (ImportError, AttributeError) as error:
         raise Misconfigured(f"{setting}: cannot load {reference!r}: {error}") from error
+    except Exception as error:  # it is the user's module: anything may come of running it
+        told = f"{type(error).__name__}: {error}"
+        raise Misconfigured(f"{setting}: cannot load {reference!r}: {told}") from error

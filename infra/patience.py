@@ -10,8 +10,16 @@ if TYPE_CHECKING:
 
 Result = TypeVar("Result")
 
+_LOCK_SECONDS = 1.0
+_LOCKS_TO_A_LEASE = 20
+
 # The loop itself holds tasks weakly.
 _under_way: set[asyncio.Future[Any]] = set()
+
+
+def lock_seconds(*, lease_seconds: float) -> float:
+    """Say how long who holds leases waits for a row: none can be extended while it is locked."""
+    return min(_LOCK_SECONDS, lease_seconds / _LOCKS_TO_A_LEASE)
 
 
 async def within(seconds: float, work: Awaitable[Result]) -> Result:

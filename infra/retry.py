@@ -36,6 +36,12 @@ def sqlstate(error: BaseException) -> str | None:
     return None
 
 
+def is_lock_timeout(error: BaseException) -> bool:
+    """Say whether the database is there, and only a row is in other hands."""
+    cause = error.__cause__
+    return isinstance(error, Unavailable) and cause is not None and sqlstate(cause) == "55P03"
+
+
 def deserves_another_run(error: BaseException) -> bool:
     """Say whether the transaction lost a race: with another one, or with a change of a table."""
     return sqlstate(error) in _SERIALIZATION_FAILURES or isinstance(

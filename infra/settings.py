@@ -26,6 +26,8 @@ _LOCAL_PREFIX = "HAULAGE_LOCAL_"
 _DAY = 86_400
 # Instances drift apart: a round of maintenance begins up to so much later than its interval.
 _DRIFT = 1.2
+# How like a misspelt name another has to be to be meant, the prefix aside: it is like itself.
+_NEAR = 0.85
 
 
 class Settings(BaseModel):
@@ -156,6 +158,14 @@ class Settings(BaseModel):
     emf_interval_seconds: float = Field(default=60, ge=1, le=_DAY)
 
     @property
+    def receipt_calls(self) -> int:
+        """Give how many deletes, and how many extensions, of a consumer may wait for SQS at once.
+
+        A third of the connections each: neither takes them from the other, nor both all.
+        """
+        return max(1, self.aws_connections // 3)
+
+    @property
     def is_exposed_beside_health(self) -> bool:
         """Say whether a process with a port for its health has a page of metrics there."""
         return self.prometheus and self.health_port != 0
@@ -185,10 +195,11 @@ class Settings(BaseModel):
         if self.aws_read_timeout_seconds <= self.receive_wait_seconds:
             msg = "HAULAGE_AWS_READ_TIMEOUT_SECONDS must exceed HAULAGE_RECEIVE_WAIT_SECONDS"
             raise ValueError(msg)
-        if self.aws_connections < max(self.receivers, self.relay_concurrency):
+        # Inputs and events are sent at once, and neither may wait for the other's connections.
+        if self.aws_connections < max(self.receivers, 2 * self.relay_concurrency):
             msg = (
                 "HAULAGE_AWS_CONNECTIONS must not be less than HAULAGE_RECEIVERS or"
-                " HAULAGE_RELAY_CONCURRENCY"
+                " twice HAULAGE_RELAY_CONCURRENCY"
             )
             raise ValueError(msg)
         if self.maintenance_interval_seconds * _DRIFT >= self.liveness_timeout_seconds:
@@ -220,11 +231,12 @@ def _name(field: str) -> str:
 
 def _unknown_names(environment: Mapping[str, str]) -> list[str]:
     known = {_name(field) for field in Settings.model_fields} | _CLIENT_NAMES
+    by_bare_name = {name.removeprefix(PREFIX): name for name in known}
     lines = []
     for name in sorted(environment.keys() - known):
         if name.startswith(PREFIX) and not name.startswith(_LOCAL_PREFIX):
             bare = name.removeprefix(PREFIX)
-            nearest = [bare] if bare in _OWN_NAMES else get_close_matches(name, known, n=1)
-            hint = f"; the nearest is {nearest[0]}" if nearest else ""
+            nearest = get_close_matches(bare, by_bare_name, n=1, cutoff=_NEAR)
+            hint = f"; the nearest is {by_bare_name[nearest[0]]}" if nearest else ""
             lines.append(f"{name}: is no setting of Haulage{hint}")
     return lines

@@ -106,10 +106,12 @@ async def settle(
     backoffs: Mapping[str, Backoff],
     jitter: Callable[[], float],
     events: bool = False,
+    lock_seconds: float | None = None,
 ) -> list[Settled]:
     """Record outcomes in one commit; raises ``Unavailable`` when nothing can be known.
 
-    With ``events``, the same commit orders an event for each input that died.
+    With ``events``, the same commit orders an event for each input that died. No row that
+    somebody else holds is waited for longer than ``lock_seconds``.
     """
     shares: dict[Key, float] = defaultdict(jitter)
     lines = [
@@ -127,11 +129,13 @@ async def settle(
         for claim, input_, outcome, _ in (settlement,)
     ]
     if all(_is_plain(line) for line in lines):
-        accepted = _accepted(await database.fetch(_settle_statement(lines)))
+        accepted = _accepted(await database.fetch(_settle_statement(lines, lock_seconds)))
     else:
 
         async def unit(connection: AsyncConnection) -> dict[Key, bool]:
-            return await _settle_with_consequences(connection, worker, lines, events=events)
+            return await _settle_with_consequences(
+                connection, worker, lines, events=events, lock_seconds=lock_seconds
+            )
 
         accepted = await database.run(unit)
     return [
@@ -150,7 +154,12 @@ def _is_plain(line: _Line) -> bool:
 
 
 async def _settle_with_consequences(
-    connection: AsyncConnection, worker: str, lines: Sequence[_Line], *, events: bool
+    connection: AsyncConnection,
+    worker: str,
+    lines: Sequence[_Line],
+    *,
+    events: bool,
+    lock_seconds: float | None = None,
 ) -> dict[Key, bool]:
     groups: dict[tuple[int, int, float], list[_Line]] = defaultdict(list)
     for line in lines:
@@ -161,7 +170,7 @@ async def _settle_with_consequences(
         for row, members in zip(reserved.all(), groups.values(), strict=True):
             for line in members:
                 line.next_entry_id = row.id
-    accepted = _accepted(await rows_of(connection, _settle_statement(lines)))
+    accepted = _accepted(await rows_of(connection, _settle_statement(lines, lock_seconds)))
     taken = [line for line in lines if line.settlement.key in accepted]
     follow_ups = _follow_ups(taken)
     if follow_ups["ids"]:
@@ -196,13 +205,16 @@ def _accepted(rows: Iterable[Any]) -> dict[Key, bool]:
     }
 
 
-def _settle_statement(lines: Sequence[_Line]) -> Bound:
+def _settle_statement(lines: Sequence[_Line], lock_seconds: float | None) -> Bound:
     held = sorted({(line.settlement.claim.entry_id, line.settlement.claim.epoch) for line in lines})
     columns: dict[str, list[Any]] = dict(
         zip(statements.OUTCOME_COLUMNS, map(list, zip(*_runs(lines), strict=True)), strict=True)
     )
     return statements.settle_inputs(
-        columns, held_ids=[id_ for id_, _ in held], held_epochs=[epoch for _, epoch in held]
+        columns,
+        held_ids=[id_ for id_, _ in held],
+        held_epochs=[epoch for _, epoch in held],
+        lock_seconds=lock_seconds,
     )
 
 

@@ -47,27 +47,24 @@ class Listener:
         }
         self._arguments = merged(own, of_the_url)
         self._enabled = settings.notify
-        self._heard = asyncio.Event()
         self._heartbeat_seconds = heartbeat_seconds
         self._failures = 0
+        self._woken: list[asyncio.Event] = []
         self._controlled: list[asyncio.Event] = []
 
-    async def wait(self, timeout_seconds: float, stop: asyncio.Event) -> None:
-        """Return at the next wake-up, after the timeout, or on ``stop``, whichever is first."""
-        if timeout_seconds <= 0:
-            self._heard.clear()
-            return
-        waits = [asyncio.ensure_future(event.wait()) for event in (self._heard, stop)]
-        try:
-            await asyncio.wait(waits, timeout=timeout_seconds, return_when=asyncio.FIRST_COMPLETED)
-        finally:
-            for wait in waits:
-                wait.cancel()
-        self._heard.clear()
+    def wakes(self) -> asyncio.Event:
+        """Give an event of the caller's own that is set whenever there may be work.
+
+        Whoever waits for it clears it before looking, so that nothing is missed in between.
+        """
+        event = asyncio.Event()
+        self._woken.append(event)
+        return event
 
     def wake(self) -> None:
-        """Wake whoever waits in this process."""
-        self._heard.set()
+        """Set the events of ``wakes``."""
+        for event in self._woken:
+            event.set()
 
     def controls(self) -> asyncio.Event:
         """Give an event of the caller's own that is set whenever some job was controlled."""

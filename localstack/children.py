@@ -3,18 +3,16 @@
 import os
 import sys
 import urllib.request
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from http import HTTPStatus
 from pathlib import Path
 
-from infra.settings import Settings
 from localstack import processes
 from localstack.init.resources import BUCKET, Access, Resources
 from localstack.interruption import Interruption
 from localstack.processes import Identity, ProcessError
-from localstack.settings import LocalSettings, Mode, SettingsError
-from schema.errors import Misconfigured
+from localstack.settings import LocalSettings, Mode
 
 READY_SECONDS = 60.0
 # Longer than the processes give themselves to drain.
@@ -76,13 +74,19 @@ def inherited() -> dict[str, str]:
     return kept
 
 
-def check_settings(mode: Mode) -> None:
-    """Raises SettingsError if the processes would refuse their settings: before anything starts."""
+def check_settings(mode: Mode, checkout: Path, interruption: Interruption) -> None:
+    """Raises ProcessError if the processes would refuse their settings, or could not load a kind.
+
+    To be called before anything starts: a kind is loaded in a process of its own, as they do it.
+    """
     given = {"DATABASE_URL": "postgresql://127.0.0.1/haulage", "CONSUMER_MODE": mode}
-    try:
-        Settings.from_environment(inherited() | given)
-    except Misconfigured as error:
-        raise SettingsError(str(error)) from None
+    processes.run(
+        "The check of the settings",
+        [sys.executable, "-m", "infra.check"],
+        environment=inherited() | given,
+        folder=checkout,
+        interruption=interruption,
+    )
 
 
 def start(child: Child, environment: Mapping[str, str], checkout: Path) -> Identity:
@@ -96,12 +100,12 @@ def start(child: Child, environment: Mapping[str, str], checkout: Path) -> Ident
     )
 
 
-def wait_ready(child: Child, identity: Identity, interruption: Interruption) -> None:
-    """Returns once it says that it is ready; raises when it dies or takes too long."""
+def wait_ready(child: Child, watching: Sequence[Identity], interruption: Interruption) -> None:
+    """Returns once it says that it is ready; raises when it takes too long, or one of them dies."""
     processes.wait_until(
         lambda: answers(child.ready_url),
         f"{child.name} was not ready",
-        watching=[identity],
+        watching=watching,
         interruption=interruption,
         timeout_seconds=READY_SECONDS,
     )

@@ -10,15 +10,11 @@ import time
 from collections.abc import Mapping
 from pathlib import Path
 
-import asyncpg
 import psutil
 
 from localstack import children, database, demo, env_file, processes
-from localstack.binaries import ServerNotFoundError
-from localstack.client import ApiError
-from localstack.environment import InstallError
+from localstack.failures import Told, told_at_once
 from localstack.interruption import Interrupted, Interruption
-from localstack.ports import PortTakenError
 from localstack.processes import ProcessError
 from localstack.settings import MODES, LocalSettings, SettingsError, asked
 from localstack.stack import Stack
@@ -26,15 +22,6 @@ from localstack.stack import Stack
 CHECKOUT = Path(__file__).resolve().parent.parent
 INTERRUPTED = 130  # as a shell reports a process that Ctrl-C ended
 _SAMPLE_JOB = '{"inputs":[{"indexKey":"MSFT","effectiveDate":20100301,"asofindicator":"ADJCLS"}]}'
-_EXPECTED = (
-    ApiError,
-    InstallError,
-    PortTakenError,
-    ProcessError,
-    ServerNotFoundError,
-    SettingsError,
-    asyncpg.PostgresError,
-)
 
 
 def main(arguments: list[str], interruption: Interruption) -> int:
@@ -44,13 +31,13 @@ def main(arguments: list[str], interruption: Interruption) -> int:
         name: getattr(options, name, None) for name in ("mode", "consumers", "dispatchers", "port")
     }
     try:
-        stack = Stack(CHECKOUT, LocalSettings.read(os.environ, given), interruption)
-        return _run(stack, options, asked(os.environ, given))
+        with told_at_once():
+            stack = Stack(CHECKOUT, LocalSettings.read(os.environ, given), interruption)
+            return _run(stack, options, asked(os.environ, given))
     except Interrupted:
         print("\nInterrupted.", file=sys.stderr)
         return INTERRUPTED
-    except _EXPECTED as error:
-        print(f"\n{error}", file=sys.stderr)
+    except Told:
         return 1
 
 
@@ -96,7 +83,7 @@ def _run(stack: Stack, options: argparse.Namespace, wanted: Mapping[str, str]) -
 
 def _up(stack: Stack, wanted: Mapping[str, str], *, detach: bool) -> int:
     started = time.monotonic()
-    children.check_settings(stack.settings.mode)
+    children.check_settings(stack.settings.mode, stack.checkout, stack.interruption)
     if not stack.up(attached=not detach):
         _refuse_other_options(stack, wanted)
         print("Already up.")
@@ -126,7 +113,7 @@ def _refuse_other_options(stack: Stack, wanted: Mapping[str, str]) -> None:
 
 
 def _demo(stack: Stack, wanted: Mapping[str, str]) -> int:
-    children.check_settings(stack.settings.mode)
+    children.check_settings(stack.settings.mode, stack.checkout, stack.interruption)
     if not stack.up(attached=True):
         _refuse_other_options(stack, wanted)
         print("Using the stack that is up, and leaving it so.")

@@ -77,11 +77,11 @@ def differences(has: Mapping[str, str], wanted: Mapping[str, str]) -> list[Diffe
 
 
 def _handed_on(environment: Mapping[str, str]) -> dict[str, str]:
-    """The settings in an environment that are handed on to the processes as they are."""
+    """What an environment hands on to the processes as it is: settings, and where kinds lie."""
     return {
         name: value
         for name, value in environment.items()
-        if name.startswith(("HAULAGE_", "OTEL_"))
+        if (name == "PYTHONPATH" or name.startswith(("HAULAGE_", "OTEL_")))
         and not name.startswith(PREFIX)
         and name not in _OURS
     }

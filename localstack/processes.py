@@ -72,6 +72,10 @@ class Identity:
         return process if same else None
 
 
+# How our children ended, which the system tells only once: to whoever collects them.
+_exit_codes: dict[Identity, int] = {}
+
+
 def identify(name: str, pid: int, log: Path) -> Identity | None:
     """The identity of a running process, None when there is no such process."""
     try:
@@ -132,7 +136,10 @@ def start(
         time.sleep(_POLL_SECONDS / 10)
         identity = identify(name, child.pid, log)
     if identity is None or not identity.command:
-        raise ProcessError(f"{name} ended as soon as it was started.{last_words(log)}")
+        how = _manner(child.returncode)
+        raise ProcessError(f"{name} ended{how} as soon as it was started.{last_words(log)}")
+    if child.returncode is not None:
+        _exit_codes[identity] = child.returncode
     # The handle is not kept: the process is watched and ended through its identity, like one
     # that an earlier run started. Without this, dropping the handle is a ResourceWarning.
     child.returncode = 0
@@ -207,7 +214,7 @@ def wait_until(
     while not condition():
         for identity in watching:
             if is_gone(identity):
-                raise ProcessError(f"{identity.name} died.{last_words(Path(identity.log))}")
+                raise ProcessError(obituary(identity))
         if time.monotonic() > deadline:
             words = last_words(Path(watching[0].log)) if watching else ""
             raise ProcessError(f"{what} not within {timeout_seconds:g} s.{words}")
@@ -218,11 +225,25 @@ def is_gone(identity: Identity) -> bool:
     """True when the process ended; collects it if it was our child."""
     try:
         # A child that died this moment may not be ours to collect yet: then it is not gone.
-        collected, _ = os.waitpid(identity.pid, os.WNOHANG)
+        collected, status = os.waitpid(identity.pid, os.WNOHANG)
     except ChildProcessError:
         # A process that an earlier run started is not our child, but init's to collect.
         return not identity.is_alive
+    if collected == identity.pid:
+        _exit_codes[identity] = os.waitstatus_to_exitcode(status)
     return collected == identity.pid
+
+
+def obituary(identity: Identity) -> str:
+    """Which process died, how if it was our child, and its last words."""
+    how = _manner(_exit_codes.get(identity))
+    return f"{identity.name} died{how}.{last_words(Path(identity.log))}"
+
+
+def _manner(code: int | None) -> str:
+    if code is None:
+        return ""
+    return f" by {signal.Signals(-code).name}" if code < 0 else f" with exit code {code}"
 
 
 def stop(

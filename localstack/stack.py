@@ -9,6 +9,7 @@ from pathlib import Path
 
 from localstack import aws, children, database, env_file, options, processes
 from localstack.children import Child
+from localstack.failures import told_at_once
 from localstack.init import resources as init
 from localstack.init.resources import Access, Resources
 from localstack.interruption import Interruption
@@ -79,7 +80,8 @@ class Stack:
             if attached:
                 self.state.supervise()
             try:
-                self._bring_up()
+                with told_at_once():
+                    self._bring_up()
             except BaseException:
                 self._end_all()
                 raise
@@ -98,9 +100,10 @@ class Stack:
 
     @contextmanager
     def ended_afterwards(self) -> Iterator[None]:
-        """The stack is down after the block, however the block ends."""
+        """The stack is down after the block, however the block ends; why is said before."""
         try:
-            yield
+            with told_at_once():
+                yield
         except BaseException:
             print(f"\n{children.STOPPING}", flush=True)
             raise
@@ -143,9 +146,10 @@ class Stack:
             self.interruption.pause(0.3)
 
     def check(self) -> None:
-        """Raises when a process of the stack ended, with its last words."""
-        for identity in self.dead():
-            raise ProcessError(f"{identity.name} died.{processes.last_words(Path(identity.log))}")
+        """Raises when a process of the stack ended, and says how, with its last words."""
+        dead = self.dead()
+        if dead:
+            raise ProcessError("\n".join(map(processes.obituary, dead)))
 
     def _options(self) -> dict[str, str]:
         return options.running(self.state.processes(), env_file.read(self.env_path))
@@ -183,12 +187,13 @@ class Stack:
         }
         env_file.write(self.env_path, {**credentials, **values})
         print("Starting the API, dispatchers and consumers ...", flush=True)
+        planned = self._children(api_port, taken)
         started = []
-        for child in self._children(api_port, taken):
-            started.append((child, children.start(child, environment, self.checkout)))
-            self.state.record(started[-1][1])
-        for child, identity in started:
-            children.wait_ready(child, identity, self.interruption)
+        for child in planned:
+            started.append(children.start(child, environment, self.checkout))
+            self.state.record(started[-1])
+        for child, identity in zip(planned, started, strict=True):
+            children.wait_ready(child, [identity, *started], self.interruption)
 
     def _prepare_database(self, taken: set[int], interruption: Interruption) -> str:
         cluster = self._start_postgres(taken, interruption)

@@ -5,6 +5,7 @@ import os
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping
 from contextlib import AsyncExitStack, asynccontextmanager, contextmanager
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 from uuid import uuid4
 
@@ -36,6 +37,9 @@ from schema.kinds import Kind
 from schema.lifecycle import EntryType
 from tests.platform import KIND, KINDS
 
+# Nobody speaks TLS here, and each client reads all authorities that there are.
+CA_BUNDLE = str(Path(__file__).parent / "stubs" / "tls" / "certificate.pem")
+
 
 @contextmanager
 def aws_environment(aws: Access) -> Iterator[None]:
@@ -45,6 +49,7 @@ def aws_environment(aws: Access) -> Iterator[None]:
         "AWS_DEFAULT_REGION": aws.region,
         "AWS_ACCESS_KEY_ID": aws.access_key_id,
         "AWS_SECRET_ACCESS_KEY": aws.secret_access_key,
+        "AWS_CA_BUNDLE": CA_BUNDLE,
     }
     before = {name: os.environ.get(name) for name in given}
     os.environ.update(given)
@@ -95,26 +100,32 @@ class Delivery:
             kinds=kinds,
             lease_seconds=self.settings.lease_seconds,
             wait_seconds=self.settings.receive_wait_seconds,
+            calls_at_once=self.settings.receipt_calls,
             unknown_kind_delay_seconds=self.settings.unknown_kind_delay_seconds,
             instruments=self.instruments,
         )
 
     def relay(self, worker: str = "relay", **changes: Any) -> Relay:
-        """Give a relay; without SQS it has no sender and nothing to do."""
-        senders: dict[EntryType, SqsSender] = {}
-        if self.sqs is not None and self.settings.queue_url:
-            senders[EntryType.INPUTS] = SqsSender(
-                self.sqs,
-                queue_url=self.settings.queue_url,
-                limit_bytes=self.settings.max_message_bytes,
-            )
+        """Give a relay of inputs; without SQS there is none."""
+        return self._relay(EntryType.INPUTS, self.settings.queue_url, worker, changes)
+
+    def event_relay(self, worker: str = "relay", *, queue_url: str, **changes: Any) -> Relay:
+        """Give a relay of events to a queue."""
+        return self._relay(EntryType.EVENT, queue_url, worker, changes)
+
+    def _relay(
+        self, entry_type: EntryType, queue_url: str | None, worker: str, changes: dict[str, Any]
+    ) -> Relay:
+        assert self.sqs is not None
+        assert queue_url
         settings = self.settings.model_copy(update=changes)
         return Relay(
             self.database,
-            senders,
-            self.listener,
+            entry_type,
+            SqsSender(self.sqs, queue_url=queue_url, limit_bytes=settings.max_message_bytes),
             settings,
             worker=worker,
+            woken=self.listener.wakes(),
             instruments=self.instruments,
         )
 
@@ -197,10 +208,9 @@ class Delivery:
     async def dispatching(self, *, worker: str = "dispatcher") -> AsyncIterator[None]:
         """Run a dispatcher's relay and services inside the block."""
         stop = asyncio.Event()
-        relay = self.relay(worker)
         async with asyncio.TaskGroup() as group:
             if self.sqs is not None:
-                group.create_task(relay.run(stop), name=f"relay {worker}")
+                group.create_task(self.relay(worker).run(stop), name=f"relay {worker}")
             group.create_task(
                 run_services(
                     self.services(),

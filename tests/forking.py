@@ -19,6 +19,7 @@ _FORKS.set_forkserver_preload(
         "dispatcher.__main__",
         "tests.crashing.consumer",
         "tests.crashing.dispatcher",
+        "tests.descriptions",
     ]
 )
 

@@ -7,13 +7,15 @@ import time
 from typing import TYPE_CHECKING
 
 from infra.queue.protocol import Claim
+from infra.retry import sleep_unless
 from infra.telemetry import names
 from infra.telemetry.instruments import SILENT
 from schema.statements.claim import claim_ready, next_ready
 from schema.statements.turns import FIRST_TURN
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Collection, Sequence
+    from uuid import UUID
 
     from infra.database import Database
     from infra.telemetry.instruments import Instruments
@@ -39,7 +41,7 @@ class OutboxQueue:
     ) -> None:
         self._tracing = instruments.tracing
         self._database = database
-        self._listener = listener
+        self._woken = listener.wakes()
         self._worker = worker
         self._kinds = tuple(kinds)
         self._lease_seconds = lease_seconds
@@ -50,7 +52,9 @@ class OutboxQueue:
         self._in_vain = 0
         self._claiming = asyncio.Lock()
 
-    async def claim(self, most: int, stop: asyncio.Event) -> Sequence[Claim]:
+    async def claim(
+        self, most: int, stop: asyncio.Event, *, shunned: Collection[UUID] = ()
+    ) -> Sequence[Claim]:
         """Claim up to ``most`` ready entries, waiting at most the poll floor for the first.
 
         One caller after the other, the wait included: a claim that does not know where the last
@@ -59,14 +63,15 @@ class OutboxQueue:
         async with self._claiming:
             if stop.is_set():
                 return ()
-            if self._may_be_ready and (claims := await self._claim_now(most)):
+            if self._may_be_ready and (claims := await self._claim_now(most, shunned)):
                 return claims
-            rows = await self._database.fetch(next_ready(kinds=self._kinds))
+            rows = await self._database.fetch(next_ready(kinds=self._kinds, shunned=shunned))
             due_seconds = float(rows[0].seconds) if rows else self._poll_floor_seconds
             if self._may_be_ready or due_seconds > 0:
-                await self._listener.wait(self._pause_seconds(due_seconds), stop)
+                await sleep_unless(stop, self._woken)(self._pause_seconds(due_seconds))
+                self._woken.clear()
             self._may_be_ready = True
-            return () if stop.is_set() else await self._claim_now(most)
+            return () if stop.is_set() else await self._claim_now(most, shunned)
 
     def _pause_seconds(self, due_seconds: float) -> float:
         if due_seconds <= 0:
@@ -76,9 +81,14 @@ class OutboxQueue:
             self._in_vain = min(self._in_vain + 1, _MOST_DOUBLINGS)
         return min(max(due_seconds, _SPIN_FLOOR_SECONDS), self._poll_floor_seconds)
 
-    async def _claim_now(self, most: int) -> Sequence[Claim]:
+    async def _claim_now(self, most: int, shunned: Collection[UUID]) -> Sequence[Claim]:
         statement = claim_ready(
-            self._worker, self._lease_seconds, kinds=self._kinds, most=most, turn=self._turn
+            self._worker,
+            self._lease_seconds,
+            kinds=self._kinds,
+            most=most,
+            turn=self._turn,
+            shunned=shunned,
         )
         began = time.monotonic()
         rows = await self._database.fetch(statement)

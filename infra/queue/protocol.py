@@ -15,7 +15,7 @@ from schema.message import Trace
 if TYPE_CHECKING:
     import asyncio
     import datetime as dt
-    from collections.abc import Sequence
+    from collections.abc import Collection, Sequence
     from uuid import UUID
 
     from sqlalchemy import Row
@@ -96,11 +96,14 @@ class Claim:
 class Queue(Protocol):
     """Delivers claims to one consumer process."""
 
-    async def claim(self, most: int, stop: asyncio.Event) -> Sequence[Claim]:
+    async def claim(
+        self, most: int, stop: asyncio.Event, *, shunned: Collection[UUID] = ()
+    ) -> Sequence[Claim]:
         """Wait for work and claim up to ``most`` entries; nothing came: an empty sequence.
 
-        Returns soon after ``stop`` is set, with whatever had already been delivered. Raises
-        ``Unavailable`` when the queue or the database is away.
+        Nothing is claimed of jobs that are ``shunned`` by the time of the claim: it may be a view
+        of what changes while work is waited for. Returns soon after ``stop`` is set, with whatever
+        had already been delivered. Raises ``Unavailable`` when the queue or the database is away.
         """
         ...
 

@@ -6,15 +6,18 @@ import asyncio
 import json
 import math
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import structlog
 
 from infra.clients import speaking_plainly
+from infra.patience import lock_seconds
 from infra.queue.protocol import Claim
+from infra.queue.receipts import BATCH_LIMIT, Delivery, Receipts
 from infra.queue.received import Received, received
-from infra.retry import jittered, sleep_unless
+from infra.retry import is_lock_timeout, jittered, sleep_unless
 from infra.telemetry import names
 from infra.telemetry.instruments import SILENT
 from schema.errors import HaulageError
@@ -22,8 +25,10 @@ from schema.statements.claim import claim_by_id, let_go_of_entries
 from schema.statements.repair import park_messages
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Sequence
+    from collections.abc import Collection, Mapping, Sequence
+    from uuid import UUID
 
+    from sqlalchemy import Row
     from types_aiobotocore_sqs import SQSClient
 
     from infra.database import Database
@@ -32,23 +37,32 @@ if TYPE_CHECKING:
 
 log: structlog.stdlib.BoundLogger = structlog.get_logger(__name__)
 
-BATCH_LIMIT = 10
-_HIDDEN_LIMIT_SECONDS = 43_200
-_DELETE_ROUNDS = 3
 _PACE_CAP_SECONDS = 2.0
 
 
-@dataclass(frozen=True, slots=True)
-class Delivery:
-    """One receipt of one message: the handle, and when it came (monotonic seconds)."""
+@dataclass(slots=True)
+class Polled:
+    """What one poll brought: ten messages at most, by what is to be done about them."""
 
-    handle: str
-    received_at: float
-    message: Message
+    many: int
+    # By entry: to be claimed, and then those of which nothing could be.
+    deliveries: dict[int, Delivery] = field(default_factory=dict)
+    # Copies of one of these, messages of a kind unknown here, and what is none of ours.
+    again: list[Delivery] = field(default_factory=list)
+    early: list[Delivery] = field(default_factory=list)
+    foreign: list[Received] = field(default_factory=list)
+
+    @property
+    def left(self) -> int:
+        """Give how many messages brought no claim."""
+        return len(self.deliveries) + len(self.again) + len(self.early) + len(self.foreign)
 
 
 class SqsQueue:
     """Turns messages into claims; remembers the newest receipt of each claim that is held.
+
+    Claims are handed over at once: what came beside them is seen to before the next poll. No call
+    waits longer than a third of a lease where others wait for it.
 
     A claim is (entry, epoch): the same entry may be claimed again before an earlier claim of it,
     which was given back, is acknowledged.
@@ -65,6 +79,7 @@ class SqsQueue:
         kinds: Collection[str],
         lease_seconds: float,
         wait_seconds: int,
+        calls_at_once: int,
         unknown_kind_delay_seconds: int,
         instruments: Instruments = SILENT,
     ) -> None:
@@ -76,13 +91,24 @@ class SqsQueue:
         self._worker = worker
         self._kinds = frozenset(kinds)
         self._lease_seconds = lease_seconds
+        self._lock_seconds = lock_seconds(lease_seconds=lease_seconds)
         self._wait_seconds = wait_seconds
+        self._receipts = Receipts(
+            client,
+            queue_url=queue_url,
+            patience_seconds=lease_seconds / 3,
+            calls_at_once=calls_at_once,
+        )
         self._unknown_kind_delay_seconds = unknown_kind_delay_seconds
         self._held: dict[tuple[int, int], Delivery] = {}
+        # One for each receiver at most: whoever polls next sees to all of them.
+        self._unseen: list[Polled] = []
         self._empty_at_once = 0
         self._has_failed = False
 
-    async def claim(self, most: int, stop: asyncio.Event) -> Sequence[Claim]:
+    async def claim(
+        self, most: int, stop: asyncio.Event, *, shunned: Collection[UUID] = ()
+    ) -> Sequence[Claim]:
         """Finish one long poll and claim what it brought, even when ``stop`` is set meanwhile."""
         if self._has_failed:
             # Messages that come while the database is away would be received in vain, and that
@@ -90,63 +116,90 @@ class SqsQueue:
             await self._database.ping()
             self._has_failed = False
         try:
-            return await self._poll(most, stop)
+            while self._unseen:
+                await self._see_to(self._unseen.pop(), shunned)
+            return await self._poll(most, stop, shunned)
         except Exception:
             self._has_failed = True
             raise
 
-    async def _poll(self, most: int, stop: asyncio.Event) -> Sequence[Claim]:
+    async def _poll(
+        self, most: int, stop: asyncio.Event, shunned: Collection[UUID]
+    ) -> Sequence[Claim]:
         began = time.monotonic()
-        deliveries, received = await self._receive(min(most, BATCH_LIMIT))
-        if received:
+        polled = await self._receive(min(most, BATCH_LIMIT))
+        if polled.many:
             self._empty_at_once = 0
         else:
             await self._pace(time.monotonic() - began, stop)
-        if not deliveries:
-            return ()
+        claims = await self._claim_from(polled, shunned) if polled.deliveries else ()
+        if claims:
+            self._unseen += [polled] if polled.left else []
+        elif polled.left:
+            await self._see_to(polled, shunned)
+        return claims
+
+    async def _claim_from(self, polled: Polled, shunned: Collection[UUID]) -> Sequence[Claim]:
         # A poll that brings nothing is no event, and waiting for one is no work.
+        deliveries = polled.deliveries
         with self._instruments.tracing.together(
             names.RECEIVE,
             (delivery.message.trace for delivery in deliveries.values()),
             attributes={names.MESSAGING_BATCH_COUNT: len(deliveries)},
         ) as span:
-            claims = [*await self._claim(deliveries)]
-            try:
-                if deliveries:
+            claims = [*await self._claim(deliveries, shunned)]
+            if deliveries:
+                try:
                     # Who was starting the same job this moment has done so by now.
-                    claims += await self._claim(deliveries)
-                span.set_attribute(names.DUPLICATES, len(deliveries))
-                # Nobody extends what was claimed until it is handed over.
-                async with asyncio.timeout(self._lease_seconds / 3):
-                    await self._let_go(deliveries)
-            except (HaulageError, TimeoutError) as error:
-                # The claims are made and must be carried; the other messages come back.
-                reason = str(error) or "no answer in time"
-                log.warning("message.not_judged", messages=len(deliveries), error=reason)
-            except Exception:  # for the same reason, whatever it is
-                log.exception("message.not_judged", messages=len(deliveries))
+                    claims += await self._claim(deliveries, shunned)
+                except Exception as error:  # noqa: BLE001 - what is claimed must be carried
+                    _tell_not_judged(error, len(deliveries))
+                    deliveries.clear()  # they come back
+            span.set_attribute(names.DUPLICATES, len(deliveries))
         return claims
 
-    async def _claim(self, deliveries: dict[int, Delivery]) -> Sequence[Claim]:
-        """Claim what the messages point at, and take these messages out of ``deliveries``."""
+    async def _claim(
+        self, deliveries: dict[int, Delivery], shunned: Collection[UUID]
+    ) -> Sequence[Claim]:
+        """Claim what the messages point at, and take these messages out of ``deliveries``.
+
+        Those of shunned jobs stay there: they go back to Postgres, to be sent after a moment.
+        """
+        wanted = {
+            entry_id: delivery.message.job_id
+            for entry_id, delivery in deliveries.items()
+            if delivery.message.job_id not in shunned
+        }
+        if not wanted:
+            return ()
         try:
-            rows = await self._database.fetch(
-                claim_by_id(
-                    self._worker,
-                    self._lease_seconds,
-                    list(deliveries),
-                    job_ids=[delivery.message.job_id for delivery in deliveries.values()],
-                    kinds=list(self._kinds),
-                )
-            )
+            rows = await self._claim_rows(wanted)
         except HaulageError:
             # What was claimed all the same lapses; the messages come back at once.
-            await self._hide(list(deliveries.values()), seconds=0)
+            await self._receipts.hide([(delivery, 0) for delivery in deliveries.values()])
             raise
         claims = [Claim.from_row(row) for row in rows]
         for claim in claims:
             self._held[_key(claim)] = deliveries.pop(claim.entry_id)
         return claims
+
+    async def _claim_rows(self, wanted: Mapping[int, UUID]) -> Sequence[Row[Any]]:
+        """Claim entries by their ids; one that somebody holds costs the others a moment."""
+        claim = partial(
+            claim_by_id,
+            self._worker,
+            self._lease_seconds,
+            list(wanted),
+            job_ids=list(wanted.values()),
+            kinds=list(self._kinds),
+            lock_seconds=self._lock_seconds,
+        )
+        try:
+            return await self._database.fetch(claim())
+        except HaulageError as error:
+            if not is_lock_timeout(error):
+                raise
+        return await self._database.fetch(claim(waits=False))
 
     async def _pace(self, elapsed_seconds: float, stop: asyncio.Event) -> None:
         """Slow down after polls that were empty at once, as SQS is at its in-flight limit."""
@@ -158,8 +211,7 @@ class SqsQueue:
             jittered(self._empty_at_once, base_seconds=0.05, cap_seconds=_PACE_CAP_SECONDS)
         )
 
-    async def _receive(self, most: int) -> tuple[dict[int, Delivery], int]:
-        """Give what can be claimed, and the number of messages that came, whatever they were."""
+    async def _receive(self, most: int) -> Polled:
         with speaking_plainly("sqs"):
             answer = await self._receiving.receive_message(
                 QueueUrl=self._queue_url,
@@ -171,41 +223,57 @@ class SqsQueue:
             )
             messages = [received(raw) for raw in answer.get("Messages", ())]
         now = time.monotonic()
-        deliveries: dict[int, Delivery] = {}
-        foreign: list[Received] = []
-        again: list[Delivery] = []
-        early: list[Delivery] = []
+        polled = Polled(len(messages))
         for each in messages:
             message = each.message
             if message is None:
-                foreign.append(each)
+                polled.foreign.append(each)
                 continue
             delivery = Delivery(each.handle, now, message)
             if message.kind not in self._kinds:
-                early.append(delivery)
-            elif message.entry_id in deliveries:
-                again.append(delivery)
+                polled.early.append(delivery)
+            elif message.entry_id in polled.deliveries:
+                polled.again.append(delivery)
             else:
-                deliveries[message.entry_id] = delivery
-        if foreign:
-            await self._park(foreign)
-        if early:
-            await self._hide(early, seconds=self._unknown_kind_delay_seconds)
-            log.warning(
-                "message.unknown_kind",
-                kinds=sorted({delivery.message.kind for delivery in early}),
-                remedy="another consumer must know the kind, or HAULAGE_KINDS lacks it here",
-            )
-        await self._delete([delivery.handle for delivery in again])
-        return deliveries, len(messages)
+                polled.deliveries[message.entry_id] = delivery
+        return polled
 
-    async def _let_go(self, deliveries: dict[int, Delivery]) -> None:
+    async def _see_to(self, polled: Polled, shunned: Collection[UUID]) -> None:
+        """Do what is to be done about messages without a claim; if it fails they come back."""
+        left = polled.left
+        try:
+            async with asyncio.timeout(self._lease_seconds / 3):
+                if polled.foreign:
+                    await self._park(polled.foreign)
+                if polled.early:
+                    await self._put_off(polled.early)
+                await self._receipts.delete([delivery.handle for delivery in polled.again])
+                await self._let_go(polled.deliveries, shunned)
+        except Exception as error:  # noqa: BLE001 - one bad message must not end the polls
+            self._has_failed = True
+            _tell_not_judged(error, left)
+
+    async def _put_off(self, early: Sequence[Delivery]) -> None:
+        """Leave messages of unknown kinds to others, for now."""
+        await self._receipts.hide(
+            [(delivery, self._unknown_kind_delay_seconds) for delivery in early]
+        )
+        log.warning(
+            "message.unknown_kind",
+            kinds=sorted({delivery.message.kind for delivery in early}),
+            remedy="another consumer must know the kind, or HAULAGE_KINDS lacks it here",
+        )
+
+    async def _let_go(self, deliveries: dict[int, Delivery], shunned: Collection[UUID]) -> None:
         """Delete what the database has nothing left to do for; hide what another consumer runs."""
         if not deliveries:
             return
-        rows = await self._database.fetch(let_go_of_entries(list(deliveries)))
+        rows = await self._database.fetch(
+            let_go_of_entries(list(deliveries), lock_seconds=self._lock_seconds)
+        )
         busy = {row.id: row for row in rows}
         done: list[str] = []
+        others: list[tuple[Delivery, int]] = []
         for entry_id, delivery in deliveries.items():
             row = busy.get(entry_id)
             if row is None:
@@ -215,17 +283,25 @@ class SqsQueue:
                 # Ours, delivered again: the newest handle is the one that deletes.
                 self._held[entry_id, row.epoch] = delivery
             else:
-                await self._hide([delivery], seconds=math.ceil(row.lease_seconds) + 1)
-        self._instruments.metrics.duplicates(len(deliveries))
+                others.append((delivery, math.ceil(row.lease_seconds) + 1))
+        self._tell_duplicates(
+            [each.message for each in deliveries.values() if each.message.job_id not in shunned],
+            busy,
+        )
+        await self._receipts.hide(others)
+        await self._receipts.delete(done)
+
+    def _tell_duplicates(self, messages: Sequence[Message], busy: Collection[int]) -> None:
+        if not messages:
+            return
+        in_other_hands = sum(message.entry_id in busy for message in messages)
+        self._instruments.metrics.duplicates(len(messages))
         log.info(
             "message.duplicate",
-            settled=len(done),
-            in_other_hands=len(busy),
-            correlation_ids=sorted(
-                {delivery.message.trace.correlation_id for delivery in deliveries.values()}
-            ),
+            settled=len(messages) - in_other_hands,
+            in_other_hands=in_other_hands,
+            correlation_ids=sorted({message.trace.correlation_id for message in messages}),
         )
-        await self._delete(done)
 
     async def _park(self, foreign: Sequence[Received]) -> None:
         await self._database.fetch(
@@ -244,17 +320,25 @@ class SqsQueue:
                 reason=each.reason,
                 remedy="read table parked_message; find who sends to this queue",
             )
-        await self._delete([each.handle for each in foreign])
+        await self._receipts.delete([each.handle for each in foreign])
 
     async def extend(self, claims: Sequence[Claim], lease_seconds: float) -> None:
         """Hide the messages of held claims for another lease, within SQS's twelve hours."""
-        held = [self._held[_key(claim)] for claim in claims if _key(claim) in self._held]
-        await self._hide(held, seconds=math.ceil(lease_seconds))
+        seconds = math.ceil(lease_seconds)
+
+        async def hide(claims: Sequence[Claim]) -> None:
+            # Only now: those that were acknowledged meanwhile are no longer to be hidden.
+            held = [self._held[_key(claim)] for claim in claims if _key(claim) in self._held]
+            await self._receipts.hide([(delivery, seconds) for delivery in held])
+
+        await self._receipts.in_calls(hide, claims)
 
     async def acknowledge(self, claims: Sequence[Claim]) -> None:
         """Delete the messages; one that resists comes back and finds nothing left to do."""
         held = [self._held.pop(_key(claim), None) for claim in claims]
-        await self._delete([delivery.handle for delivery in held if delivery])
+        await self._receipts.in_calls(
+            self._receipts.delete, [delivery.handle for delivery in held if delivery]
+        )
 
     def abandon(self, claim: Claim) -> None:
         """Forget the receipt, not the message: it comes again and finds the truth."""
@@ -267,66 +351,14 @@ class SqsQueue:
                 QueueUrl=self._queue_url, AttributeNames=["QueueArn"]
             )
 
-    async def _hide(self, deliveries: Sequence[Delivery], *, seconds: int) -> None:
-        now = time.monotonic()
-        for start in range(0, len(deliveries), BATCH_LIMIT):
-            batch = deliveries[start : start + BATCH_LIMIT]
-            entries: list[Any] = []
-            for index, delivery in enumerate(batch):
-                left = _HIDDEN_LIMIT_SECONDS - math.ceil(now - delivery.received_at) - 1
-                timeout = max(0, min(seconds, left))
-                entries.append(
-                    {
-                        "Id": str(index),
-                        "ReceiptHandle": delivery.handle,
-                        "VisibilityTimeout": timeout,
-                    }
-                )
-            try:
-                with speaking_plainly("sqs"):
-                    answer = await self._client.change_message_visibility_batch(
-                        QueueUrl=self._queue_url, Entries=entries
-                    )
-                    codes = [failed.get("Code") for failed in answer.get("Failed", ())]
-            except HaulageError as error:
-                log.warning("message.not_hidden", messages=len(batch), error=str(error))
-                continue
-            for code in codes:
-                # The message is gone or its receipt lapsed: the lease in Postgres decides.
-                log.info("message.not_hidden", code=code, messages=1)
-
-    async def _delete(self, handles: Sequence[str]) -> None:
-        for start in range(0, len(handles), BATCH_LIMIT):
-            left = list(handles[start : start + BATCH_LIMIT])
-            for round_number in range(1, _DELETE_ROUNDS + 1):
-                left = await self._delete_batch(left, last=round_number == _DELETE_ROUNDS)
-                if not left:
-                    break
-
-    async def _delete_batch(self, handles: Sequence[str], *, last: bool) -> list[str]:
-        """Delete up to ten messages; return the handles worth another try."""
-        try:
-            with speaking_plainly("sqs"):
-                answer = await self._client.delete_message_batch(
-                    QueueUrl=self._queue_url,
-                    Entries=[
-                        {"Id": str(index), "ReceiptHandle": handle}
-                        for index, handle in enumerate(handles)
-                    ],
-                )
-                failed = [(handles[int(each["Id"])], each) for each in answer.get("Failed", ())]
-        except HaulageError as error:
-            if last:
-                log.warning("message.not_deleted", messages=len(handles), error=str(error))
-            return list(handles)
-        again: list[str] = []
-        for handle, why in failed:
-            if not why.get("SenderFault") and not last:
-                again.append(handle)
-            else:
-                log.warning("message.not_deleted", messages=1, code=why.get("Code"))
-        return again
-
 
 def _key(claim: Claim) -> tuple[int, int]:
     return claim.entry_id, claim.epoch
+
+
+def _tell_not_judged(error: Exception, messages: int) -> None:
+    if isinstance(error, HaulageError | TimeoutError):
+        reason = str(error) or "no answer in time"
+        log.warning("message.not_judged", messages=messages, error=reason)
+    else:
+        log.error("message.not_judged", messages=messages, exc_info=error)

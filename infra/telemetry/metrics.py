@@ -88,15 +88,16 @@ class Metrics:
             self._lost.add(0, {names.METRIC_KIND: kind})
         self._duplicates.add(0)
 
-    def dispatches(self, kinds: Iterable[str], *, relays: bool) -> None:
+    def dispatches(self, kinds: Iterable[str], *, queues: Iterable[str]) -> None:
         """Let the counters of a dispatcher stand at 0 before anything happens, as above."""
         for kind in kinds:
             self._show_outcomes(kind, _ENDS_OF_LAPSES)
             self._repaired.add(0, {names.METRIC_KIND: kind})
-        if relays:
+        for queue in queues:
+            to_queue = {names.METRIC_QUEUE: str(queue)}
             for outcome in _RELAY_OUTCOMES:
-                self._relayed.add(0, {names.METRIC_OUTCOME: outcome})
-            self._relay_errors.add(0)
+                self._relayed.add(0, {**to_queue, names.METRIC_OUTCOME: outcome})
+            self._relay_errors.add(0, to_queue)
 
     def _show_outcomes(self, kind: str, outcomes: Iterable[InputStatus]) -> None:
         of_kind = {names.METRIC_KIND: kind}
@@ -156,13 +157,14 @@ class Metrics:
         """Note inputs that were taken over from a vanished consumer."""
         self._repaired.add(inputs, {names.METRIC_KIND: kind})
 
-    def relayed(self, *, sent: int, put_off: int, parked: int, is_away: bool) -> None:
-        """Note a round of the relay."""
+    def relayed(self, queue: str, *, sent: int, put_off: int, parked: int, is_away: bool) -> None:
+        """Note a round of the relay to a queue."""
+        to_queue = {names.METRIC_QUEUE: queue}
         for outcome, many in zip(_RELAY_OUTCOMES, (sent, put_off, parked), strict=True):
             if many:
-                self._relayed.add(many, {names.METRIC_OUTCOME: outcome})
+                self._relayed.add(many, {**to_queue, names.METRIC_OUTCOME: outcome})
         if is_away:
-            self._relay_errors.add(1)
+            self._relay_errors.add(1, to_queue)
 
     def waited_for_connection(self, seconds: float) -> None:
         """Note how long a unit of work waited for its connection."""

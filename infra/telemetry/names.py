@@ -72,6 +72,7 @@ INPUT_FAILED = "input.failed"
 # Metrics. Their attributes are few and have few values: never a job, an owner or a fingerprint.
 METRIC_KIND = "kind"
 METRIC_OUTCOME = "outcome"
+METRIC_QUEUE = "queue"
 HTTP_SERVER_DURATION = "http.server.request.duration"
 SETTLED = "haulage.inputs.settled"
 RETRIED = "haulage.inputs.retried"

@@ -38,8 +38,9 @@ if TYPE_CHECKING:
 
 log: structlog.stdlib.BoundLogger = structlog.get_logger(__name__)
 
-# It makes a record for every span that finds the queue full; why it is full, the exporter says.
-_CHATTY = "opentelemetry.sdk._shared_internal"
+# They make a record for every span that finds the queue full, and for every value that is cut: why
+# the queue is full, the exporter says, and how long a value is, the client decides.
+_CHATTY = ("opentelemetry.sdk._shared_internal", "opentelemetry.attributes")
 _LENGTH_LIMITS = ("OTEL_ATTRIBUTE_VALUE_LENGTH_LIMIT", "OTEL_SPAN_ATTRIBUTE_VALUE_LENGTH_LIMIT")
 _ATTRIBUTE_CHARACTERS = 1_000
 # The process is about to end, and has seconds for everything.
@@ -148,7 +149,8 @@ def _tracer_provider(exporter: ToldSpanExporter, resource: Resource) -> TracerPr
 
     from infra.telemetry.exporting import Probes
 
-    logging.getLogger(_CHATTY).setLevel(logging.ERROR)
+    for chatty in _CHATTY:
+        logging.getLogger(chatty).setLevel(logging.ERROR)
     # What a client sends may stand in an attribute, and is as long as the client likes.
     is_limited = any(os.environ.get(name) for name in _LENGTH_LIMITS)
     limits = SpanLimits(max_span_attribute_length=None if is_limited else _ATTRIBUTE_CHARACTERS)

@@ -6,6 +6,7 @@ nothing but its own packages, so botocore is all that is used here.
 
 import json
 import os
+from functools import cache
 from typing import Any, NamedTuple
 
 import botocore.session
@@ -34,9 +35,17 @@ class Resources(NamedTuple):
     events_queue_url: str | None
 
 
+@cache
+def _descriptions() -> object:
+    """What reads the descriptions of services and keeps them: megabytes of JSON, once."""
+    return botocore.session.Session().get_component("data_loader")
+
+
 def client(service: str, where: Access) -> Any:  # noqa: ANN401 made by botocore at run time
     """A botocore client for one service."""
-    return botocore.session.Session().create_client(
+    session = botocore.session.Session()
+    session.register_component("data_loader", _descriptions())
+    return session.create_client(
         service,
         endpoint_url=where.endpoint_url,
         region_name=where.region,

@@ -7,11 +7,13 @@ from typing import TYPE_CHECKING
 import sqlalchemy as sa
 
 from schema.statements.bound import A_MOMENT, Bound
+from schema.statements.locks import BRIEFLY, lock_timeout
 from schema.statements.turns import (
     CLAIMABLE,
     FIRST_TURN,
     FREE,
     IN_TURN,
+    NOT_SHUNNED,
     PICKED_IDS,
     PICKED_TO_CLAIM,
     PROMOTED,
@@ -21,7 +23,7 @@ from schema.statements.turns import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Collection, Sequence
     from uuid import UUID
 
     from sqlalchemy.sql.elements import TextClause
@@ -74,10 +76,9 @@ _READY = sa.text(
 
 # A message proves that its entry was sent, even if the relay has not yet written it down. Where
 # it is writing that down this moment, or another consumer claims, wait: what is skipped here
-# would look as if there were nothing left to do. Only for the row of a job that has not started
-# nobody waits, as in every claim.
-_BY_ID = sa.text(
-    """
+# would look as if there were nothing left to do. Whoever holds an entry for longer is passed over
+# the next time. Only for the row of a job that has not started nobody waits, as in every claim.
+_TARGET_BY_ID = f"""
 WITH target AS MATERIALIZED (
     SELECT o.id, extract(epoch FROM now() - o.available_at) * 1000 AS waited_ms,
            CAST(:worker AS text) AS holder, o.sent_at AS was_sent_at
@@ -86,15 +87,12 @@ WITH target AS MATERIALIZED (
       AND (CAST(:job_ids AS uuid[]) IS NULL OR o.job_id = ANY(CAST(:job_ids AS uuid[])))
       AND (CAST(:kinds AS text[]) IS NULL OR o.kind = ANY(CAST(:kinds AS text[])))
       AND o.state IN ('PENDING', 'SENT')
-      AND o.type = 'inputs' AND o.available_at <= now() AND """
-    + CLAIMABLE
-    + """
+      AND o.type = 'inputs' AND o.available_at <= now() AND {CLAIMABLE}
+      AND {BRIEFLY}
     ORDER BY o.id
-    FOR UPDATE OF o
-"""
-    + _TAKE
-    + _HAND_OVER
-)
+    FOR UPDATE OF o"""
+_BY_ID = sa.text(_TARGET_BY_ID + _TAKE + _HAND_OVER)
+_FREE_BY_ID = sa.text(_TARGET_BY_ID + " SKIP LOCKED" + _TAKE + _HAND_OVER)
 
 # What lapsed under a job that has ended is left to the sweeper: nobody's attempt is charged. It
 # stays in the name of the worker that lost it, who is charged however often a repair is begun.
@@ -119,11 +117,11 @@ WITH target AS MATERIALIZED (
 # down as sent what was sent before. It is sent after a moment: what kept it from being claimed,
 # such as the row of its job in other hands, may last, and a message would come at once again.
 _LET_GO = sa.text(
-    """
+    f"""
 WITH free AS MATERIALIZED (
     SELECT id FROM outbox
     WHERE id = ANY(CAST(:entry_ids AS bigint[])) AND state IN ('PENDING', 'SENT')
-      AND type = 'inputs'
+      AND type = 'inputs' AND {BRIEFLY}
     ORDER BY id
     FOR UPDATE
 ), due_again AS (
@@ -138,7 +136,8 @@ FROM outbox WHERE id = ANY(CAST(:entry_ids AS bigint[])) AND state = 'CLAIMED'
 )
 
 # A row that is locked is being settled by its holder, who may have to wait for the job's row: it
-# cannot be taken over meanwhile, and waiting for it would let all the other leases lapse.
+# cannot be taken over meanwhile, and waiting for it would let all the other leases lapse. It is to
+# be asked for again soon.
 _EXTEND = sa.text(
     """
 WITH asked AS MATERIALIZED (
@@ -155,8 +154,9 @@ WITH asked AS MATERIALIZED (
     SET locked_until = now() + CAST(:lease_seconds AS double precision) * interval '1 second'
     FROM free WHERE o.id = free.id
 )
-SELECT h.id, j.status AS job_status, o.id IS NOT NULL AS is_held
+SELECT h.id, j.status AS job_status, o.id IS NOT NULL AS is_held, f.id IS NOT NULL AS is_extended
 FROM asked h JOIN job j ON j.id = h.job_id
+LEFT JOIN free f ON f.id = h.id
 LEFT JOIN outbox o ON o.id = h.id AND o.epoch = h.epoch
     AND o.state = 'CLAIMED' AND o.locked_until > now()
 """
@@ -165,12 +165,12 @@ LEFT JOIN outbox o ON o.id = h.id AND o.epoch = h.epoch
 # The lock on the job makes its status the one that counts until this commits: else an entry could
 # go back HELD just after the sweeper found everything in place for a resumed job.
 _RELEASE = sa.text(
-    """
+    f"""
 WITH held AS MATERIALIZED (
     SELECT o.id, o.job_id FROM outbox o
     JOIN unnest(CAST(:entry_ids AS bigint[]), CAST(:epochs AS integer[])) AS h (id, epoch)
       ON o.id = h.id AND o.epoch = h.epoch
-    WHERE o.state = 'CLAIMED' AND o.locked_until > now()
+    WHERE o.state = 'CLAIMED' AND o.locked_until > now() AND {BRIEFLY}
     ORDER BY o.id
     FOR UPDATE OF o
 ), of_job AS MATERIALIZED (
@@ -185,7 +185,7 @@ SET state = CASE WHEN j.status IN ('SUBMITTED', 'RUNNING') THEN 'PENDING' ELSE '
     deferred = CAST(:delay_seconds AS double precision) > 0
 FROM held h JOIN of_job j ON j.id = h.job_id
 WHERE o.id = h.id
-RETURNING o.id, o.state
+RETURNING o.id, o.epoch, o.state
 """
 )
 
@@ -205,7 +205,7 @@ _NEXT_READY = sa.text(
     f"""
 (
     SELECT CAST(0 AS double precision) AS seconds FROM outbox o
-    WHERE {READY} AND {FREE}
+    WHERE {READY} AND {NOT_SHUNNED} AND {FREE}
       AND (CAST(:kinds AS text[]) IS NULL OR o.kind = ANY(CAST(:kinds AS text[])))
     ORDER BY o.kind, o.owner_id LIMIT 1
 ) UNION ALL (
@@ -219,18 +219,25 @@ ORDER BY seconds LIMIT 1
 
 
 def claim_ready(
-    worker: str, lease_seconds: float, *, kinds: Sequence[str], most: int, turn: Turn = FIRST_TURN
+    worker: str,
+    lease_seconds: float,
+    *,
+    kinds: Sequence[str],
+    most: int,
+    turn: Turn = FIRST_TURN,
+    shunned: Collection[UUID] = (),
 ) -> Bound:
     """Claim up to ``most`` ready entries of the given kinds, flow by flow after ``turn``.
 
     One row a claim, in turn; ``place`` is the flow's, for the next turn. What has become due is
-    ready for the next claim.
+    ready for the next claim. Of jobs that are ``shunned`` none is taken.
     """
     values = {
         "worker": worker,
         "lease_seconds": lease_seconds,
         "kinds": list(kinds),
         "most": most,
+        "shunned": list(shunned),
         "promoted": PROMOTED_BY_CLAIM,
         "after_kind": turn.kind,
         "after_owner": turn.owner_id,
@@ -245,11 +252,14 @@ def claim_by_id(
     *,
     job_ids: Sequence[UUID] | None = None,
     kinds: Sequence[str] | None = None,
+    lock_seconds: float | None = None,
+    waits: bool = True,
 ) -> Bound:
     """Claim those of the named entries that are free, due and of an active job.
 
     ``job_ids`` and ``kinds`` say of which jobs and kinds they must be: after a database was
-    restored, a message may name an entry that is another one now.
+    restored, a message may name an entry that is another one now. One that somebody holds is
+    waited for, unless it ``waits`` for none.
     """
     values = {
         "worker": worker,
@@ -257,8 +267,9 @@ def claim_by_id(
         "entry_ids": list(entry_ids),
         "job_ids": None if job_ids is None else list(job_ids),
         "kinds": None if kinds is None else list(kinds),
+        "lock_timeout": lock_timeout(lock_seconds),
     }
-    return Bound(_BY_ID, values, A_MOMENT)
+    return Bound(_BY_ID if waits else _FREE_BY_ID, values, A_MOMENT)
 
 
 def take_over_lapsed(lease_seconds: float, *, most: int) -> TextClause:
@@ -269,20 +280,22 @@ def take_over_lapsed(lease_seconds: float, *, most: int) -> TextClause:
     return _LAPSED.bindparams(lease_seconds=lease_seconds, most=most)
 
 
-def let_go_of_entries(entry_ids: Sequence[int]) -> Bound:
+def let_go_of_entries(entry_ids: Sequence[int], *, lock_seconds: float | None = None) -> Bound:
     """Let those be sent anew that nobody claimed, for messages that are deleted afterwards.
 
     Rows of those in hand: (id, epoch, lease_seconds).
     """
-    return Bound(_LET_GO, {"entry_ids": list(entry_ids)}, A_MOMENT)
+    values = {"entry_ids": list(entry_ids), "lock_timeout": lock_timeout(lock_seconds)}
+    return Bound(_LET_GO, values, A_MOMENT)
 
 
 def extend_leases(
     entry_ids: Sequence[int], epochs: Sequence[int], job_ids: Sequence[UUID], lease_seconds: float
 ) -> Bound:
-    """Extend the live leases that these epochs hold: rows of (id, job_status, is_held).
+    """Extend the live leases that these epochs hold.
 
-    It waits for nobody: a row that is locked, by a settle of the holder's own, stays as it is.
+    Rows of (id, job_status, is_held, is_extended). It waits for nobody: a row that is locked, by a
+    settle of the holder's own, stays as it is.
     """
     values = {
         "entry_ids": list(entry_ids),
@@ -293,8 +306,13 @@ def extend_leases(
     return Bound(_EXTEND, values, A_MOMENT)
 
 
-def release_entries(entry_ids: Sequence[int], epochs: Sequence[int], delay_seconds: float) -> Bound:
-    """Give live claims back, no attempt spent: rows of (id, state).
+def release_entries(
+    entry_ids: Sequence[int],
+    epochs: Sequence[int],
+    delay_seconds: float,
+    lock_seconds: float | None = None,
+) -> Bound:
+    """Give live claims back, no attempt spent: rows of (id, epoch, state).
 
     They are due again after ``delay_seconds``, and HELD while their job is not active.
     """
@@ -302,6 +320,7 @@ def release_entries(entry_ids: Sequence[int], epochs: Sequence[int], delay_secon
         "entry_ids": list(entry_ids),
         "epochs": list(epochs),
         "delay_seconds": delay_seconds,
+        "lock_timeout": lock_timeout(lock_seconds),
     }
     return Bound(_RELEASE, values, A_MOMENT)
 
@@ -311,10 +330,10 @@ def delete_empty_entry(entry_id: int, epoch: int) -> TextClause:
     return _DROP_EMPTY.bindparams(entry_id=entry_id, epoch=epoch)
 
 
-def next_ready(*, kinds: Sequence[str] | None = None) -> Bound:
+def next_ready(*, kinds: Sequence[str] | None = None, shunned: Collection[UUID] = ()) -> Bound:
     """Give the seconds until an entry may be ready to be claimed (0: one is), or no row.
 
-    ``kinds`` narrows what is ready to these kinds.
+    ``kinds`` narrows what is ready to these kinds; what is ready of ``shunned`` jobs is left out.
     """
-    values = {"kinds": None if kinds is None else list(kinds)}
+    values = {"kinds": None if kinds is None else list(kinds), "shunned": list(shunned)}
     return Bound(_NEXT_READY, values, A_MOMENT)

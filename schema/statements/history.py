@@ -20,12 +20,19 @@ SELECT s.job_id, s.job_key, j.status AS job_status, j.kind, w.name AS owner, s.c
        e.id AS entry_id, e.state AS entry_state, e.epoch, e.created_at AS entry_created_at,
        e.sent_at, e.available_at, e.locked_by AS worker, e.locked_until,
        e.locked_until > now() AS lease_is_live, e.parked_reason,
-       d.died_at, d.fingerprint, j.requested_at, j.started_at, j.expires_at
+       d.died_at, d.fingerprint, j.requested_at, j.started_at, j.expires_at,
+       CASE WHEN e.state IN ('PENDING', 'SENT')
+                 AND e.available_at < now() - interval '30 seconds'
+            THEN NOT EXISTS (SELECT FROM outbox c WHERE c.state = 'CLAIMED'
+                             AND c.locked_until > now() AND c.kind = j.kind)
+            ELSE false END AS kind_is_idle,
+       p.measured_at AS kind_ran_at
 FROM job j
 JOIN input_state s ON s.job_id = j.id AND s.ordinal = CAST(:ordinal AS integer)
 JOIN owner w ON w.id = j.owner_id
 LEFT JOIN outbox e ON e.id = s.entry_id
 LEFT JOIN dead_letter d ON d.job_id = j.id AND d.ordinal = s.ordinal
+LEFT JOIN kind_pace p ON p.kind = j.kind
 WHERE j.key = CAST(:key AS text)
   AND (CAST(:owner_id AS uuid) IS NULL OR j.owner_id = CAST(:owner_id AS uuid))
 """
@@ -51,6 +58,8 @@ def find_input(key: str, ordinal: int, *, owner_id: UUID | None) -> TextClause:
     result, reused, elapsed_ms, settled_at, error_class, error_message. Its entry, null once it is
     final: entry_id, entry_state, epoch, entry_created_at, sent_at, available_at (next due),
     worker, locked_until, lease_is_live, parked_reason. In the DLQ: died_at, fingerprint.
+    Its kind: kind_is_idle (the entry is due for half a minute, and no consumer has a lease of any
+    of this kind), kind_ran_at (when runs of it were last measured; null: never).
     """
     return _INPUT.bindparams(key=key, ordinal=ordinal, owner_id=owner_id)
 

@@ -65,8 +65,6 @@ ON CONFLICT (message_id) DO NOTHING
 """
 )
 
-_LIMIT_LOCK_WAITS = sa.text("SELECT set_config('lock_timeout', CAST(:limit AS text), true)")
-
 
 def find_idle_jobs(
     *, quiet_seconds: float, most: int, after: tuple[dt.datetime, UUID] | None = None
@@ -102,8 +100,3 @@ def park_messages(
         bodies=list(bodies),
         attributes=list(attributes),
     )
-
-
-def limit_lock_waits(seconds: float) -> TextClause:
-    """Let no statement of this transaction wait longer than ``seconds`` for a lock."""
-    return _LIMIT_LOCK_WAITS.bindparams(limit=f"{max(1, round(seconds * 1_000))}ms")

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 import sqlalchemy as sa
 
 from schema.statements.bound import A_MOMENT, Bound
+from schema.statements.locks import BRIEFLY, lock_timeout
 from schema.statements.turns import STRIDE
 
 if TYPE_CHECKING:
@@ -21,7 +22,7 @@ if TYPE_CHECKING:
 # this statement's snapshot and that lock, Postgres first tries the update, CHECKs included, on the
 # row of the snapshot: a status of the newer row would stand beside counters of the older one.
 _SETTLE = sa.text(
-    """
+    f"""
 WITH outcome AS MATERIALIZED (
     SELECT * FROM unnest(
         CAST(:entry_ids AS bigint[]), CAST(:epochs AS integer[]), CAST(:statuses AS text[]),
@@ -36,7 +37,7 @@ WITH outcome AS MATERIALIZED (
     FROM outbox b
     JOIN unnest(CAST(:held_ids AS bigint[]), CAST(:held_epochs AS integer[])) AS h (id, epoch)
       ON b.id = h.id AND b.epoch = h.epoch
-    WHERE b.state = 'CLAIMED' AND b.locked_until > now()
+    WHERE b.state = 'CLAIMED' AND b.locked_until > now() AND {BRIEFLY}
     ORDER BY b.id
     FOR UPDATE OF b
 ), written AS (
@@ -212,16 +213,26 @@ SET uri = EXCLUDED.uri, size_bytes = EXCLUDED.size_bytes, etag = EXCLUDED.etag,
 
 
 def settle_inputs(
-    outcomes: Mapping[str, Sequence[Any]], *, held_ids: Sequence[int], held_epochs: Sequence[int]
+    outcomes: Mapping[str, Sequence[Any]],
+    *,
+    held_ids: Sequence[int],
+    held_epochs: Sequence[int],
+    lock_seconds: float | None = None,
 ) -> Bound:
     """Write outcomes of inputs whose entries these epochs hold.
 
     Rows of (entry_id, ordinals, ended_early): whether the job ended here, with inputs left that
     the sweeper is to end. What does not come back was not accepted: the lease was lost.
     ``outcomes`` has one list for each of ``OUTCOME_COLUMNS``: next_entry_ids are null unless the
-    input goes on, results are JSON text.
+    input goes on, results are JSON text. ``lock_seconds`` limits this and what follows in the same
+    transaction.
     """
-    values = {**outcomes, "held_ids": list(held_ids), "held_epochs": list(held_epochs)}
+    values = {
+        **outcomes,
+        "held_ids": list(held_ids),
+        "held_epochs": list(held_epochs),
+        "lock_timeout": lock_timeout(lock_seconds),
+    }
     return Bound(_SETTLE, values, A_MOMENT)
 
 

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from sqlalchemy.sql.elements import TextClause
 
 # The number comes from a sequence: no row is locked, and gaps mean nothing.
-_HEAD = f"""
+_HEAD = """
 WITH head AS (
     INSERT INTO job (id, key, owner_id, kind, status, priority, max_attempts, fail_fast, tolerated,
                      options, metadata, request_date, scheduled_for, expires_at, total,
@@ -36,7 +36,13 @@ WITH head AS (
     FROM nextval('job_number') AS n
     ON CONFLICT (owner_id, idempotency_key) WHERE idempotency_key IS NOT NULL DO NOTHING
     RETURNING *
-), chunk AS (
+)
+"""
+
+# The entries of the ordinals from ``:first`` to before ``:until``. now() is the transaction's: all
+# entries of a job are due at once, and have their turns one after the other.
+_CHUNKS = f"""
+chunk AS (
     INSERT INTO outbox (type, job_id, owner_id, kind, first_ordinal, last_ordinal, unfinished,
                         priority, available_at, turn_at, deferred, correlation_id, traceparent,
                         tracestate, baggage)
@@ -45,15 +51,15 @@ WITH head AS (
            coalesce(scheduled_for, now()),
            coalesce(scheduled_for, now()) + f / CAST(:chunk_size AS integer) * {STRIDE},
            coalesce(scheduled_for > now(), false), correlation_id, traceparent, tracestate, baggage
-    FROM head, generate_series(0, total - 1, CAST(:chunk_size AS integer)) AS f
+    FROM head,
+         generate_series(CAST(:first AS integer), CAST(:until AS integer) - 1,
+                         CAST(:chunk_size AS integer)) AS f
     RETURNING id, first_ordinal
 )
 """
 
 _WHOLE = sa.text(
-    _HEAD
-    + """
-, named AS (
+    f"""{_HEAD}, {_CHUNKS}, named AS (
     INSERT INTO input (job_id, ordinal, body, entry_id)
     SELECT head.id, b.ordinality - 1, b.value, chunk.id
     FROM head
@@ -65,11 +71,12 @@ SELECT key, status FROM head
 """
 )
 
-_WITHOUT_INPUTS = sa.text(
-    _HEAD
-    + """
-SELECT key, status, (SELECT array_agg(id ORDER BY first_ordinal) FROM chunk) AS entry_ids
-FROM head
+_ALONE = sa.text(f"{_HEAD} SELECT key, status FROM head")
+
+_ENTRIES = sa.text(
+    f"""
+WITH head AS (SELECT * FROM job WHERE id = CAST(:id AS uuid)), {_CHUNKS}
+SELECT array_agg(id ORDER BY first_ordinal) AS entry_ids FROM chunk
 """
 )
 
@@ -90,18 +97,29 @@ def insert_job(head: Mapping[str, Any], *, chunk_size: int, bodies: str) -> Boun
     ``head`` has a value for every column that the client decides on; ``tolerated`` may be left
     out. Returns (key, status), or no row when the owner has used the idempotency key before.
     """
-    values = {"tolerated": 0, **head, "chunk_size": chunk_size, "bodies": bodies}
+    whole = {"first": 0, "until": head["total"], "chunk_size": chunk_size, "bodies": bodies}
+    values = {"tolerated": 0, **head, **whole}
     # It reads nothing that grows: planning it anew cost Postgres as much as running it.
     return Bound(_WHOLE, values, plan_seconds=FOR_EVER)
 
 
-def insert_job_without_inputs(head: Mapping[str, Any], *, chunk_size: int) -> Bound:
-    """Insert a job and its entries; COPY into ``INPUT_COPY_COLUMNS`` must follow.
+def insert_job_alone(head: Mapping[str, Any]) -> Bound:
+    """Insert a job whose entries and inputs follow in the same transaction.
 
-    Returns (key, status, entry_ids), entry k naming ordinals k·chunk_size and up, or no row
-    when the owner has used the idempotency key before.
+    ``head``, and what is returned, as for ``insert_job``.
     """
-    return Bound(_WITHOUT_INPUTS, {"tolerated": 0, **head, "chunk_size": chunk_size})
+    return Bound(_ALONE, {"tolerated": 0, **head})
+
+
+def insert_entries(job_id: UUID, *, first: int, until: int, chunk_size: int) -> Bound:
+    """Insert the entries of the ordinals from ``first`` to before ``until``.
+
+    ``first`` is a multiple of ``chunk_size``, and so is ``until`` or it is the job's total. Returns
+    one row of (entry_ids), in the order of their ordinals; COPY into ``INPUT_COPY_COLUMNS`` must
+    follow.
+    """
+    values = {"id": job_id, "first": first, "until": until, "chunk_size": chunk_size}
+    return Bound(_ENTRIES, values)
 
 
 def find_by_idempotency_key(owner_id: UUID, idempotency_key: str) -> TextClause:

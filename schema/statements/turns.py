@@ -42,6 +42,9 @@ CLAIMABLE = f"""(SELECT {_ACTIVE}
                                  FOR NO KEY UPDATE SKIP LOCKED))
                FROM job j WHERE j.id = o.job_id)"""
 
+# Of jobs that who claims could not settle at the moment: it takes nothing further of them.
+NOT_SHUNNED = "o.job_id <> ALL (CAST(:shunned AS uuid[]))"
+
 _NIL = "CAST('00000000-0000-0000-0000-000000000000' AS uuid)"
 
 # The flow after f, of the kinds that are asked for.
@@ -90,7 +93,7 @@ WITH RECURSIVE ahead AS (
     LIMIT CAST(:most AS integer)
 )"""
 PICKED_TO_SEND = _PICKED % RUNNABLE
-PICKED_TO_CLAIM = _PICKED % CLAIMABLE
+PICKED_TO_CLAIM = _PICKED % f"{NOT_SHUNNED} AND {CLAIMABLE}"
 
 # Postgres cannot know how many were picked; of an array it expects few, and looks them up by key.
 PICKED_IDS = "ANY (ARRAY(SELECT id FROM picked))"

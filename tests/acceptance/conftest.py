@@ -19,6 +19,7 @@ from tests.acceptance.fleet import CHECKOUT, Fleet
 from tests.acceptance.ledger import Ledger
 from tests.acceptance.site import Site, SqsQueueInside
 from tests.acceptance.witness import Witness
+from tests.deliveries import CA_BUNDLE
 from tests.platform import Platform
 from tests.stubs.bucket import bucket_stub
 
@@ -64,6 +65,7 @@ def credentials(access: Access) -> dict[str, str]:
         "AWS_DEFAULT_REGION": access.region,
         "AWS_ACCESS_KEY_ID": access.access_key_id,
         "AWS_SECRET_ACCESS_KEY": access.secret_access_key,
+        "AWS_CA_BUNDLE": CA_BUNDLE,
     }
 
 

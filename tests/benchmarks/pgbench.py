@@ -77,6 +77,8 @@ async def drain(program: str, folder: Path, place: Place, *, inputs: int, client
         "worker": "pgbench",
         "lease_seconds": "30",
         "kinds": "{noop}",
+        "shunned": "{}",
+        "lock_timeout": "0",
         "most": "1",
         "promoted": str(PROMOTED_BY_CLAIM),
         # pgbench takes no empty value: any that comes before the kind.

@@ -120,6 +120,7 @@ async def _contest(
         await clear(rival_place)
         given = job(rival_place, "export", load.inputs, json.dumps(inputs), chunk_size=CHUNK)
         variables = {k: str(v) for k, v in given.head.items() if v is not None}
+        variables |= {"first": "0", "until": str(load.inputs)}
         variables |= {"chunk_size": str(CHUNK), "bodies": given.bodies}
         before = await rival_place.meter.read([])
         rate, cpu = await pgbench.run(

@@ -2,8 +2,9 @@
 
 import asyncio
 import os
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Collection, Sequence
 from contextlib import asynccontextmanager
+from uuid import UUID
 
 from consumer.assembly import assemble
 from consumer.executor import Runner
@@ -30,8 +31,10 @@ class CrashingQueue:
         self.ping = queue.ping
         self.abandon = queue.abandon
 
-    async def claim(self, most: int, stop: asyncio.Event) -> Sequence[Claim]:
-        claims = await self._queue.claim(most, stop)
+    async def claim(
+        self, most: int, stop: asyncio.Event, *, shunned: Collection[UUID] = ()
+    ) -> Sequence[Claim]:
+        claims = await self._queue.claim(most, stop, shunned=shunned)
         if claims:
             self._probe.reach("claim:handed over")
         return claims

@@ -59,7 +59,14 @@ async def serve(settings: Settings, worker: str, stop: asyncio.Event) -> None:
                 delivery.sqs, queue_url=settings.queue_url, limit_bytes=settings.max_message_bytes
             )
             sender.probe = probe
-            relay = Relay(database, {EntryType.INPUTS: sender}, listener, settings, worker=worker)
+            relay = Relay(
+                database,
+                EntryType.INPUTS,
+                sender,
+                settings,
+                worker=worker,
+                woken=listener.wakes(),
+            )
             group.create_task(relay.run(stop), name="relay")
 
 

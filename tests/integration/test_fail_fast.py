@@ -8,12 +8,10 @@ from uuid import UUID
 import pytest
 from structlog.testing import capture_logs
 
-from dispatcher.relay import Relay
 from infra.database import Database
 from infra.queue.protocol import Claim, ClaimedInput
 from infra.settle import Settlement, settle
 from infra.wakeup import Listener, Notifier
-from schema.lifecycle import EntryType
 from schema.outcome import Backoff, Outcome, Refused, Succeeded
 from schema.statements.control import pause_job, resume_job
 from tests.deliveries import Delivery, open_delivery
@@ -166,11 +164,8 @@ async def test_each_death_orders_an_event_in_its_own_commit(
     }  # fmt: skip
     if delivery.sqs is None or delivery.receiving is None:
         return
-    sender = delivery.relay()._senders[EntryType.INPUTS]
-    relay = Relay(
-        database, {EntryType.EVENT: sender}, delivery.listener, delivery.settings, worker="r"
-    )
-    report = await relay.relay_once()
+    assert delivery.settings.queue_url
+    report = await delivery.event_relay(queue_url=delivery.settings.queue_url).relay_once()
     assert (report.sent, report.parked) == (2, 0)
     assert not await platform.entries(job_id)
     answer = await delivery.receiving.receive_message(

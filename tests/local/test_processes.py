@@ -68,7 +68,15 @@ def test_a_process_has_a_session_of_its_own(tmp_path: Path) -> None:
 
 def test_an_early_death_shows_the_last_words(tmp_path: Path) -> None:
     identity = start("print('no such table'); raise SystemExit(3)", tmp_path / "log")
-    with pytest.raises(ProcessError, match=r"script died[^$]*no such table"):
+    with pytest.raises(ProcessError, match=r"script died with exit code 3\.[^$]*no such table"):
+        wait_for_text("never", identity, Interruption())
+
+
+def test_a_death_by_a_signal_names_it(tmp_path: Path) -> None:
+    identity = start(POLITE, tmp_path / "log")
+    wait_for_text("up", identity, Interruption())
+    identity.send(signal.SIGKILL)
+    with pytest.raises(ProcessError, match=r"script died by SIGKILL\."):
         wait_for_text("never", identity, Interruption())
 
 

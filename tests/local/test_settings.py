@@ -13,12 +13,13 @@ from localstack import env_file, processes
 from localstack.children import check_settings
 from localstack.interruption import Interrupted, Interruption
 from localstack.ports import LOOPBACK, PortTakenError, choose_port, free_port
-from localstack.processes import Identity
+from localstack.processes import Identity, ProcessError
 from localstack.settings import LocalSettings, SettingsError
 from localstack.stack import Stack
 from localstack.state import State
 from localstack.together import both
 
+CHECKOUT = Path(__file__).resolve().parents[2]
 IDENTITY = Identity("consumer-1", 4_000_000, 1.5, ("python", "-m", "consumer"), "log")
 
 
@@ -126,6 +127,7 @@ def stack(tmp_path: Path) -> Iterator[Stack]:
         log=tmp_path / "log",
         environment={
             "HAULAGE_LOG_FORMAT": "json", "HAULAGE_CONCURRENCY": "4", "HAULAGE_BUCKET": "ours",
+            "OTEL_BSP_SCHEDULE_DELAY": "9", "PYTHONPATH": "/ours",
         },
         folder=tmp_path,
     )  # fmt: skip
@@ -143,9 +145,12 @@ def test_options_that_a_running_stack_does_not_have_are_named(
     same |= {"postgres_port": "5433", "aws_port": "4566", "demo_timeout_seconds": "9"}
     monkeypatch.setenv("HAULAGE_LOG_FORMAT", "json")
     monkeypatch.setenv("HAULAGE_BUCKET", "theirs")
+    monkeypatch.delenv("PYTHONPATH", raising=False)
     assert stack.differences({}) == stack.differences(same) == []
     monkeypatch.setenv("HAULAGE_LOG_FORMAT", "console")
     monkeypatch.setenv("HAULAGE_LOG_LEVEL", "debug")
+    monkeypatch.setenv("OTEL_BSP_SCHEDULE_DELAY", "10")
+    monkeypatch.setenv("PYTHONPATH", "/theirs")
     asked = {"mode": "sqs-consumer", "consumers": "3", "port": "9000", "aws_port": "4567"}
     assert stack.differences(asked) == [
         ("MODE", "outbox", "sqs-consumer"),
@@ -154,6 +159,8 @@ def test_options_that_a_running_stack_does_not_have_are_named(
         ("AWS_PORT", "4566", "4567"),
         ("HAULAGE_LOG_FORMAT", "json", "console"),
         ("HAULAGE_LOG_LEVEL", "unset", "debug"),
+        ("OTEL_BSP_SCHEDULE_DELAY", "9", "10"),
+        ("PYTHONPATH", "/ours", "/theirs"),
     ]
 
 
@@ -177,10 +184,34 @@ def test_a_stack_that_is_started_anew_says_who_died_and_what_changes(
     assert "BUCKET" not in said
 
 
+# Kinds of somebody else, and what is wrong with them.
+SHOP = """
+from schema.kinds import JobInput, Kind
+SOUND = Kind("sound", JobInput, "worker:make")
+LAME = Kind("lame", JobInput, "worker:nothing")
+def __getattr__(name):
+    raise ZeroDivisionError(name)
+"""
+
+
+@pytest.mark.parametrize(
+    ("wrong", "level", "complaint"),
+    [
+        ("", "loud", "HAULAGE_LOG_LEVEL"),
+        ("shop:SOUND, nowhere:KIND", "info", "HAULAGE_KINDS: .* No module named 'nowhere'"),
+        ("shop:FAILING", "info", "HAULAGE_KINDS: .* ZeroDivisionError: FAILING"),
+        ("shop:LAME", "info", "kind 'lame': .*worker.*nothing"),
+    ],
+)
 def test_what_the_processes_would_refuse_is_refused_before_anything_starts(
-    monkeypatch: pytest.MonkeyPatch,
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, wrong: str, level: str, complaint: str
 ) -> None:
-    check_settings("sqs-consumer")
-    monkeypatch.setenv("HAULAGE_CONCURENCY", "4")
-    with pytest.raises(SettingsError, match="the nearest is HAULAGE_CONCURRENCY"):
-        check_settings("outbox")
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+    monkeypatch.setenv("HAULAGE_KINDS", "shop:SOUND")
+    (tmp_path / "shop.py").write_text(SHOP)
+    (tmp_path / "worker.py").write_text("def make(resources): ...")
+    check_settings("sqs-consumer", CHECKOUT, Interruption())
+    monkeypatch.setenv("HAULAGE_KINDS", wrong)
+    monkeypatch.setenv("HAULAGE_LOG_LEVEL", level)
+    with pytest.raises(ProcessError, match=complaint):
+        check_settings("outbox", CHECKOUT, Interruption())

@@ -210,6 +210,7 @@ class ConsumerProcess(Process):
             kinds=list(KINDS),
             lease_seconds=settings.lease_seconds,
             wait_seconds=settings.receive_wait_seconds,
+            calls_at_once=settings.receipt_calls,
             unknown_kind_delay_seconds=settings.unknown_kind_delay_seconds,
         )
 
@@ -219,42 +220,47 @@ class Dispatcher(Process):
 
     def __init__(self, name: str, around: Surroundings) -> None:
         super().__init__(name, around)
-        self._relay = self._make_relay()
+        self._relays = self._make_relays()
         self._services = {service.name: service for service in self._make_services()}
         self._busy: dict[str, asyncio.Task[Any]] = {}
 
     @property
     def duties(self) -> list[str]:
-        return ["relay", *self._services]
+        return [*self._relays, *self._services]
 
     def begin(self, duty: str) -> None:
-        """Begin a round of a duty, unless one is under way."""
-        if duty not in self._busy or self._busy[duty].done():
+        """Begin a round of a duty that it has, unless one is under way."""
+        if duty in self.duties and (duty not in self._busy or self._busy[duty].done()):
             self._busy[duty] = self.start(self._round(duty))
 
     async def _round(self, duty: str) -> None:
         try:
-            if duty == "relay":
-                await self._relay.relay_once()
+            if duty in self._relays:
+                await self._relays[duty].relay_once()
             else:
                 await self._services[duty].once()
         except HaulageError:
             return  # the loops around them wait, and begin another round
 
-    def _make_relay(self) -> Relay:
+    def _make_relays(self) -> dict[str, Relay]:
         settings = self._around.settings
         urls = {EntryType.EVENT: settings.events_queue_url}
         if settings.consumer_mode == "sqs-consumer":
             urls[EntryType.INPUTS] = settings.queue_url
-        senders = {
-            entry_type: SqsSender(
-                cast(SQSClient, self.sqs), queue_url=url, limit_bytes=settings.max_message_bytes
+        return {
+            f"relay {entry_type}": Relay(
+                self.database,
+                entry_type,
+                SqsSender(
+                    cast(SQSClient, self.sqs), queue_url=url, limit_bytes=settings.max_message_bytes
+                ),
+                settings,
+                worker=self.name,
+                woken=asyncio.Event(),
             )
             for entry_type, url in urls.items()
             if url
         }
-        listener = Listener(settings, name=self.name)
-        return Relay(self.database, senders, listener, settings, worker=self.name)
 
     def _make_services(self) -> list[MaintenanceService]:
         database, settings, around = self.database, self._around.settings, self._around

@@ -6,6 +6,7 @@ from typing import Any, Protocol
 
 from hypothesis import strategies as st
 
+from schema.lifecycle import EntryType
 from tests.simulation.gate import Fate
 from tests.simulation.work import KINDS, Saying, say
 from tests.simulation.world import LEASE_SECONDS, OWNERS, World
@@ -14,6 +15,7 @@ MOST_CALLS = 30
 _MOST_CONSUMERS = 3
 _MOST_JOBS = 8
 _DELAY_SECONDS = 90
+_RELAYS = tuple(f"relay {entry_type}" for entry_type in EntryType)
 _DUTIES = ("reaper", "promoter", "resender", "finalizer", "expirer", "sweeper", "redriver", "drain")
 _CLOCK = (1, 6, LEASE_SECONDS / 3 + 1, LEASE_SECONDS + 1, 130, 400)
 
@@ -230,7 +232,7 @@ SUBMIT = st.builds(Submit, _SUBMISSIONS, _OWNER, _LEASHES)
 # How often each comes, of as many as there are in all.
 _SHARES: tuple[tuple[int, st.SearchStrategy[Step]], ...] = (
     (9, st.builds(Consume, _WHICH, st.lists(st.sampled_from(Saying), max_size=3), _LEASHES)),
-    (5, st.builds(Dispatch, _WHICH, st.just(("relay",)), _LEASHES)),
+    (5, st.builds(Dispatch, _WHICH, st.just(_RELAYS), _LEASHES)),
     (4, st.builds(Dispatch, _WHICH, st.sampled_from(_DUTIES).map(lambda one: (one,)), _LEASHES)),
     (4, st.builds(Dispatch, _WHICH, st.permutations(_DUTIES).map(tuple), _LEASHES)),
     (3, st.builds(FinishWork, _WHICH, st.lists(st.sampled_from(Saying), min_size=1, max_size=3))),

@@ -44,7 +44,7 @@ def happen(metrics: Metrics) -> None:
             run_seconds=run_seconds,
             since_due_seconds=7.0,
         )
-    metrics.relayed(sent=10, put_off=1, parked=0, is_away=False)
+    metrics.relayed("inputs", sent=10, put_off=1, parked=0, is_away=False)
     metrics.request(method="POST", route="/jobs", status=202, seconds=0.01)
     metrics.gauge("haulage.example", "{input}", "An example", lambda: [(5, {"kind": "export"})])
 
@@ -73,7 +73,7 @@ def test_what_was_accepted_is_counted_by_kind_and_outcome() -> None:
     }
     assert found["haulage.inputs.retried"] == {("order",): 1}
     assert found["haulage.inputs.died"] == {("export",): 1}
-    assert found["haulage.relay.messages"] == {("sent",): 10, ("put off",): 1}
+    assert found["haulage.relay.messages"] == {("inputs", "sent"): 10, ("inputs", "put off"): 1}
     assert found["haulage.example"] == {("export",): 5}
     provider.shutdown()
 
@@ -83,7 +83,7 @@ def test_what_alerts_count_is_there_before_anything_happened() -> None:
     provider = MeterProvider([exposition.reader], shutdown_on_exit=False)
     metrics = Metrics(provider.get_meter("test"))
     metrics.consumes(["export", "order"])
-    metrics.dispatches(["export", "order"], relays=True)
+    metrics.dispatches(["export", "order"], queues=["inputs", "event"])
     text = exposition.text().decode()
     page = (Path(__file__).parents[2] / "docs" / "on-call.md").read_text()
     used = set(re.findall(r"haulage_[a-z_]+_total", page))
@@ -104,7 +104,7 @@ def test_what_alerts_count_is_there_before_anything_happened() -> None:
 def test_a_dispatcher_without_a_relay_shows_no_counters_of_one() -> None:
     exposition = Exposition()
     provider = MeterProvider([exposition.reader], shutdown_on_exit=False)
-    Metrics(provider.get_meter("test")).dispatches(["export"], relays=False)
+    Metrics(provider.get_meter("test")).dispatches(["export"], queues=())
     assert "haulage_relay" not in exposition.text().decode()
     provider.shutdown()
 
@@ -137,7 +137,7 @@ def test_cloudwatch_gets_a_line_for_each_set_of_dimensions() -> None:
     assert all(0.2 <= value <= 4.0 for value in run_time["Values"])
     assert export["example"] == 5
     told = {name for it in by_dimensions for name, _ in it}
-    assert told == {"service", "kind", "outcome"}, "no dimension that grows"
+    assert told == {"service", "kind", "outcome", "queue"}, "no dimension that grows"
     # The next collection tells what came since, not all over again.
     out.truncate(0)
     metrics.settled([line(InputStatus.SUCCEEDED)])

@@ -70,10 +70,10 @@ SETTINGS = {
 }
 
 
-def worked(**otel: str) -> tuple[list[dict[str, Any]], str]:
+def worked(script: str = WORKING, **otel: str) -> tuple[list[dict[str, Any]], str]:
     """Run the process to its end; give its log lines and its standard output."""
     ended = subprocess.run(
-        [sys.executable, "-c", WORKING],
+        [sys.executable, "-c", script],
         env={**SETTINGS, **otel}, cwd=CHECKOUT,
         capture_output=True, text=True, timeout=120, check=False,
     )  # fmt: skip
@@ -194,6 +194,41 @@ def test_a_collector_that_is_away_is_told_once_for_each_exporter_and_so_is_its_r
         if line["event"] == "telemetry.away":
             assert line["level"] == "warning"
             assert "refused" in line["error"]
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "told"),
+    [
+        ("OTEL_BSP_MAX_QUEUE_SIZE", "0", "max_queue_size"),
+        ("OTEL_BSP_SCHEDULE_DELAY", "0", "schedule_delay"),
+        ("OTEL_METRIC_EXPORT_INTERVAL", "0", "interval"),
+        ("OTEL_SPAN_ATTRIBUTE_COUNT_LIMIT", "-1", "OTEL_SPAN_ATTRIBUTE_COUNT_LIMIT"),
+    ],
+)
+def test_a_setting_that_the_sdk_refuses_is_a_wrong_setting(
+    name: str, value: str, told: str
+) -> None:
+    with black_hole() as url:
+        ended = subprocess.run(
+            [sys.executable, "-c", WORKING],
+            env={**SETTINGS, "OTEL_EXPORTER_OTLP_ENDPOINT": url, name: value}, cwd=CHECKOUT,
+            capture_output=True, text=True, timeout=120, check=False,
+        )  # fmt: skip
+    last = json.loads(ended.stderr.splitlines()[-1])
+    assert (ended.returncode, last["event"]) == (78, "process.misconfigured")
+    assert "a setting of OpenTelemetry" in last["error"]
+    assert told in last["error"]
+
+
+def test_what_a_client_makes_long_is_cut_in_a_span_and_nobody_is_told() -> None:
+    long = "(names.PROCESS, trace, attributes={names.URL_PATH: '/' * 9_000})"
+    script = WORKING.replace("(names.PROCESS, trace)", long).replace(str(SPANS), "3")
+    with collecting() as collector:
+        lines, _ = worked(script, OTEL_EXPORTER_OTLP_ENDPOINT=collector.url)
+    assert [span.attributes["url.path"] for span in collector.spans()] == ["/" * 1_000] * 3
+    assert [line["event"] for line in lines] == [
+        "process.started", "telemetry.opened", "process.stopped",
+    ]  # fmt: skip
 
 
 def test_lines_for_cloudwatch_go_to_standard_output_at_the_latest_at_the_end() -> None:

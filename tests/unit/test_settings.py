@@ -49,6 +49,7 @@ def test_a_loop_that_rests_longer_than_a_stuck_one_may_is_refused(name: str) -> 
         ("HAULAGE_ADMINKEY", "HAULAGE_ADMIN_KEY"),
         # The prefix does not make a setting of what has a name of its own.
         ("HAULAGE_DATABASE_URL", "DATABASE_URL"),
+        ("HAULAGE_CONSUMER_MOD", "CONSUMER_MODE"),
     ],
 )
 def test_a_misspelt_name_is_refused_with_the_nearest_known_one(misspelt: str, nearest: str) -> None:
@@ -59,6 +60,13 @@ def test_a_misspelt_name_is_refused_with_the_nearest_known_one(misspelt: str, ne
         assert (
             str(caught.value) == f"{misspelt}: is no setting of Haulage; the nearest is {nearest}"
         )
+
+
+@pytest.mark.parametrize("name", ["HAULAGE_NOPE", "HAULAGE_X", "HAULAGE_", "HAULAGE_MAX_ATTEMPTS"])
+def test_a_name_that_is_like_no_other_is_refused_without_a_guess(name: str) -> None:
+    with pytest.raises(Misconfigured) as caught:
+        refuse_unknown_names({name: "1"})
+    assert str(caught.value) == f"{name}: is no setting of Haulage"
 
 
 def test_a_misspelt_name_is_told_together_with_values_that_do_not_fit() -> None:

@@ -37,6 +37,23 @@ async def test_a_new_input_is_queued_and_has_no_history(client: httpx.AsyncClien
     assert document["next"]["action"] == "queued"
 
 
+async def test_an_input_that_no_consumer_takes_says_what_is_known_of_its_kind(
+    client: httpx.AsyncClient, work: Work
+) -> None:
+    job = await submit(client, notes(1))
+    assert "because" not in (await show(client, job))["next"]
+    await work.rows("UPDATE outbox SET available_at = now() - interval '31 seconds' RETURNING id")
+    queued = (await show(client, job))["next"]
+    assert queued["because"] == "no consumer works on kind 'note' now, and none is known to have"
+    await work.rows("INSERT INTO kind_pace (kind, input_ms) VALUES ('note', 1) RETURNING kind")
+    assert "; the last known to have did at 20" in (await show(client, job))["next"]["because"]
+    # Whoever works on another input of the kind may come to this one.
+    other = await submit(client, notes(1) | {"priority": 9})
+    await work.claim(most=1)
+    running, waiting = (await show(client, other))["next"], (await show(client, job))["next"]
+    assert (running["action"], waiting) == ("running", {"action": "queued", "at": queued["at"]})
+
+
 async def test_while_it_runs_the_worker_and_its_lease_are_shown(
     client: httpx.AsyncClient, work: Work
 ) -> None:

@@ -56,6 +56,34 @@ async def test_more_rows_than_one_copy_takes_are_one_job(
     await platform.check_consistency()
 
 
+async def test_no_statement_inserts_more_entries_than_a_bound_however_large_the_job(
+    client: httpx.AsyncClient, database: Database, platform: Platform
+) -> None:
+    """With one input each they are as many as the inputs, and a statement has its time limit."""
+    many = 45_000
+    for statement in (
+        "INSERT INTO kind_pace (kind, input_ms) VALUES ('note', 1e6)",
+        "CREATE TABLE inserted (entries bigint)",
+        "CREATE FUNCTION count_inserted() RETURNS trigger LANGUAGE plpgsql AS $$BEGIN"
+        " INSERT INTO inserted SELECT count(*) FROM fresh; RETURN NULL; END$$",
+        "CREATE TRIGGER count_inserted AFTER INSERT ON outbox REFERENCING NEW TABLE AS fresh"
+        " EXECUTE FUNCTION count_inserted()",
+    ):
+        await database.fetch(text(statement))
+    scheduled = "2096-01-01T00:00:00Z"
+    body = lines(many, scheduledFor=scheduled)
+    assert (await client.post("/jobs", content=body, headers=LINES)).status_code == 202
+    batches = await platform.rows("SELECT entries FROM inserted")
+    assert [row.entries for row in batches] == [20_000, 20_000, 5_000]
+    (found,) = await platform.rows(
+        "SELECT count(*) AS n, count(DISTINCT available_at) AS due, count(DISTINCT turn_at) AS turn"
+        " FROM outbox o JOIN input i ON i.job_id = o.job_id AND i.entry_id = o.id"
+        " WHERE i.ordinal = o.first_ordinal AND i.ordinal = o.last_ordinal AND o.deferred"
+    )
+    assert tuple(found) == (many, 1, many)
+    await platform.check_consistency()
+
+
 @pytest.mark.parametrize("many", [3, 60])
 @pytest.mark.parametrize("first_as_lines", [True, False])
 async def test_a_key_finds_its_job_again_in_either_form(

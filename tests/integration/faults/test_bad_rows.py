@@ -154,7 +154,9 @@ async def test_messages_that_cannot_be_judged_for_no_known_reason_lose_no_claim_
     await control(platform, pause_job, paused)
     async with _a_bad_row(platform, "OLD.state = 'SENT' AND NEW.state = 'PENDING'"):
         with log_lines() as lines:
-            claims = await sqs_queue(station).claim(10, asyncio.Event())
+            queue = sqs_queue(station)
+            claims = await queue.claim(10, asyncio.Event())
+            assert not await queue.claim(10, asyncio.Event())
     assert [claim.job_id for claim in claims] == [sound]
     (told,) = named(lines, "message.not_judged")
     assert told["log_level"] == "error"

@@ -43,8 +43,10 @@ async def connect_all(url: str) -> set[tuple[str, bool]]:
     settings = settings_for(url)
     async with Database.from_settings(settings, name="pool") as database:
         listener = Listener(settings, name="ear")
+        wake = listener.wakes()
         running = asyncio.create_task(listener.run())
-        await listener.wait(20, asyncio.Event())
+        async with asyncio.timeout(20):
+            await wake.wait()
         await database.fetch(text("SELECT pg_notify(:channel, '')").bindparams(channel=CHANNEL))
         rows = await database.fetch(
             text(
@@ -146,8 +148,11 @@ async def test_a_listener_hears_again_after_the_server_restarted_it(
     settings = settings_for(with_tls.url(name_of(database_url)) + "?sslmode=require")
     async with Database.from_settings(settings, name="pool") as database:
         listener = Listener(settings, name="ear")
+        wake = listener.wakes()
         running = asyncio.create_task(listener.run())
-        await listener.wait(20, asyncio.Event())
+        async with asyncio.timeout(20):
+            await wake.wait()
+        wake.clear()
         end = text(
             "SELECT pg_terminate_backend(pid) FROM pg_stat_activity"
             " WHERE application_name = 'ear listener' AND datname = current_database()"
@@ -158,6 +163,6 @@ async def test_a_listener_hears_again_after_the_server_restarted_it(
 
         await eventually(ended)
         async with asyncio.timeout(30):
-            await listener.wait(30, asyncio.Event())
+            await wake.wait()
         running.cancel()
         await asyncio.wait([running])

@@ -12,6 +12,7 @@ from sqlalchemy import text
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from infra.database import Database
+from infra.retry import sleep_unless
 from infra.settings import Settings
 from infra.wakeup import CHANNEL, Listener, Notifier
 from tests.integration.faults.stations import log_lines, named
@@ -23,14 +24,15 @@ from tests.stubs.tcp_proxy import TcpProxy
 @asynccontextmanager
 async def listening(
     settings: Settings, platform: Platform, *, heartbeat_seconds: float = 60.0
-) -> AsyncIterator[Listener]:
-    """A listener that has begun to listen, whose first wake-up was taken."""
+) -> AsyncIterator[asyncio.Event]:
+    """The wake-ups of a listener that has begun to listen, the first of which was taken."""
     listener = Listener(settings, name="test", heartbeat_seconds=heartbeat_seconds)
+    wake = listener.wakes()
     task = asyncio.create_task(listener.run())
     await eventually(lambda: _listens(platform))
-    assert await woken(listener)
+    assert await woken(wake)
     try:
-        yield listener
+        yield wake
     finally:
         task.cancel()
         await asyncio.gather(task, return_exceptions=True)
@@ -48,12 +50,12 @@ async def _listens(platform: Platform) -> bool:
     return bool(await listeners(platform))
 
 
-async def woken(listener: Listener) -> bool:
-    """Say whether a wake-up comes long before the poll floor would."""
-    loop = asyncio.get_running_loop()
-    began = loop.time()
-    await listener.wait(30, asyncio.Event())
-    return loop.time() - began < 25
+async def woken(wake: asyncio.Event) -> bool:
+    """Say whether a wake-up comes, and take it."""
+    await sleep_unless(wake)(25)
+    came = wake.is_set()
+    wake.clear()
+    return came
 
 
 async def notify(platform: Platform) -> None:
@@ -63,27 +65,27 @@ async def notify(platform: Platform) -> None:
 async def test_a_half_open_connection_is_found_out_and_replaced(
     proxied_url: str, platform: Platform, postgres_proxy: TcpProxy
 ) -> None:
-    async with listening(settings_for(proxied_url), platform, heartbeat_seconds=0.5) as listener:
+    async with listening(settings_for(proxied_url), platform, heartbeat_seconds=0.5) as wake:
         assert postgres_proxy.accepted == 1
         postgres_proxy.leave_half_open()
-        assert await woken(listener), "a new connection wakes whoever waits: it may have missed one"
+        assert await woken(wake), "a new connection wakes whoever waits: it may have missed one"
         assert postgres_proxy.accepted > 1
         await notify(platform)
-        assert await woken(listener)
+        assert await woken(wake)
 
 
 async def test_a_listener_whose_session_is_ended_listens_again_at_once_and_polls(
     database_url: str, platform: Platform
 ) -> None:
     """Its heartbeat is a minute away: it must not be what notices."""
-    async with listening(settings_for(database_url), platform) as listener:
+    async with listening(settings_for(database_url), platform) as wake:
         (pid,) = await listeners(platform)
         with log_lines() as lines:
             await platform.rows("SELECT pg_terminate_backend(:pid)", pid=pid)
-            assert await woken(listener)
+            assert await woken(wake)
             await eventually(lambda: _listens(platform))
             await notify(platform)
-            assert await woken(listener)
+            assert await woken(wake)
         assert len(named(lines, "listener.lost")) == 1
         assert pid not in await listeners(platform)
 
@@ -91,7 +93,7 @@ async def test_a_listener_whose_session_is_ended_listens_again_at_once_and_polls
 async def test_a_listener_that_cannot_connect_backs_off_and_says_so_once(
     proxied_url: str, platform: Platform, postgres_proxy: TcpProxy
 ) -> None:
-    async with listening(settings_for(proxied_url), platform) as listener:
+    async with listening(settings_for(proxied_url), platform) as wake:
         with log_lines() as lines:
             postgres_proxy.hold()
             postgres_proxy.reset()
@@ -100,7 +102,7 @@ async def test_a_listener_that_cannot_connect_backs_off_and_says_so_once(
             await postgres_proxy.outage()
             postgres_proxy.release()
             await postgres_proxy.listen()
-            assert await woken(listener)
+            assert await woken(wake)
         assert tries <= 20
         assert len(named(lines, "listener.lost")) == 1
 
@@ -151,13 +153,13 @@ async def test_the_listener_has_a_connection_of_its_own_past_the_pool(
     full = settings_for(database_url, database_pool_size=1)
     async with (
         Database.from_settings(full, name="full") as pool,
-        listening(settings, platform) as listener,
+        listening(settings, platform) as wake,
     ):
 
         async def hold(connection: AsyncConnection) -> bool:
             await connection.execute(text("SELECT 1"))
             await notify(platform)
-            return await woken(listener)
+            return await woken(wake)
 
         assert await pool.run(hold)
 

@@ -155,7 +155,7 @@ async def test_open_polls_leave_room_for_deletes(
         database,
         database_url,
         receivers=2,
-        relay_concurrency=2,
+        relay_concurrency=1,
         aws_connections=2,
         receive_wait_seconds=20,
     ) as station:
@@ -174,7 +174,12 @@ async def test_open_polls_leave_room_for_deletes(
 
 def test_fewer_connections_than_open_polls_are_refused() -> None:
     with pytest.raises(ValueError, match="AWS_CONNECTIONS"):
-        settings_for("postgresql://x", receivers=8, aws_connections=7)
+        settings_for("postgresql://x", receivers=8, relay_concurrency=1, aws_connections=7)
+
+
+def test_fewer_connections_than_both_relays_use_are_refused() -> None:
+    with pytest.raises(ValueError, match="AWS_CONNECTIONS"):
+        settings_for("postgresql://x", relay_concurrency=4, aws_connections=7)
 
 
 async def test_empty_answers_at_the_in_flight_limit_do_not_make_a_hot_loop(

@@ -1,8 +1,11 @@
 """The relay between Postgres and SQS: late commits, crashes, stale locks, long backlogs."""
 
 import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from dataclasses import replace
 from typing import Any
+from uuid import uuid4
 
 import pytest
 from sqlalchemy import text
@@ -13,10 +16,10 @@ from schema.errors import Unavailable
 from schema.statements.claim import claim_by_id
 from schema.statements.relay import lock_ready, mark_sent, requeue_overdue
 from tests.deliveries import Delivery
-from tests.integration.faults.stations import all_done, log_lines, sqs_station, waiting
+from tests.integration.faults.stations import all_done, log_lines, named, sqs_station, waiting
 from tests.platform import KIND, Platform, Recorder, eventually
 from tests.stubs.postgres_wire import is_sync_after_execute
-from tests.stubs.sqs import DuplicateMessages, Slow, SqsStub
+from tests.stubs.sqs import BlackHole, Call, DuplicateMessages, Refuse, Slow, SqsStub
 from tests.stubs.tcp_proxy import Cut, TcpProxy
 
 
@@ -83,6 +86,73 @@ async def test_what_was_sent_is_told_under_the_key_of_its_job(
         await station.relay().relay_once()
     told = [(line["event"], line["job"], line["entries"]) for line in lines]
     assert told == [("relay.sent", job.key, 2)]
+
+
+async def _events(platform: Platform, many: int) -> None:
+    await platform.rows(
+        "INSERT INTO outbox (type, job_id, owner_id, kind, payload, correlation_id)"
+        " SELECT 'event', id, owner_id, kind, '{}', 'c' FROM job, generate_series(1, :many)"
+        " RETURNING id",
+        many=many,
+    )
+
+
+@asynccontextmanager
+async def _relaying_events(station: Delivery) -> AsyncIterator[str]:
+    """Relay events to a queue of their own inside the block; gives its URL."""
+    assert station.sqs is not None
+    url = (await station.sqs.create_queue(QueueName=f"events-{uuid4().hex}"))["QueueUrl"]
+    relay = station.event_relay(queue_url=url)
+    task = asyncio.create_task(relay.run(asyncio.Event()))
+    yield url
+    task.cancel()
+    await asyncio.wait([task])
+
+
+async def test_a_silent_queue_of_events_holds_up_no_input(
+    station: Delivery, stub: SqsStub, platform: Platform
+) -> None:
+    """A call for events waits for its answer while a window of inputs is filled again and again."""
+    calls: list[Call] = []
+
+    def silent(call: Call) -> BlackHole | None:
+        if call.action != "SendMessageBatch" or call.parameters["QueueUrl"] != url:
+            return None
+        calls.append(call)
+        return BlackHole()
+
+    small = replace(station, settings=station.settings.model_copy(update={"relay_window": 10}))
+    job_id = await platform.submit(100, chunk_size=1)
+    await _events(platform, 1)
+    async with _relaying_events(station) as url:
+        stub.faults.hook = silent
+        station.listener.wake()
+        await eventually(lambda: len(calls) == 1)
+        async with small.dispatching(), station.consuming(Recorder()):
+            await platform.until(job_id, "COMPLETED")
+        assert len(calls) == 1, "it is the first that still waits"
+    left = await platform.rows("SELECT type FROM outbox")
+    assert [row.type for row in left] == ["event"]
+
+
+async def test_a_queue_that_refuses_is_named_and_the_other_one_is_not(
+    station: Delivery, stub: SqsStub, platform: Platform
+) -> None:
+    job_id = await platform.submit(20, chunk_size=1)
+    await _events(platform, 1)
+    with log_lines() as lines:
+        async with _relaying_events(station) as url:
+            stub.faults.hook = lambda call: (
+                Refuse("ServiceUnavailable", 503)
+                if call.action == "SendMessageBatch" and call.parameters["QueueUrl"] == url
+                else None
+            )
+            station.listener.wake()
+            async with station.dispatching(), station.consuming(Recorder()):
+                await platform.until(job_id, "COMPLETED")
+                await eventually(lambda: bool(named(lines, "relay.away")))
+    assert {line["queue"] for line in named(lines, "relay.away")} == {"event"}
+    assert {line["queue"] for line in named(lines, "relay.sent")} == {"inputs"}
 
 
 async def test_messages_that_sqs_doubles_run_once(

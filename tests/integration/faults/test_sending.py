@@ -233,7 +233,7 @@ async def test_a_thousand_sends_use_a_handful_of_connections(
     stub: SqsStub, database: Database, database_url: str, sqs_proxy: TcpProxy
 ) -> None:
     async with sqs_station(
-        stub, database, database_url, port=sqs_proxy.port, aws_connections=5
+        stub, database, database_url, port=sqs_proxy.port, aws_connections=5, relay_concurrency=2
     ) as station:
         ours = sender(station)
         for start in range(0, 1_000, 20):

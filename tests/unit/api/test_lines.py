@@ -120,10 +120,66 @@ def test_each_line_is_one_object(text: str, status: int, around: int) -> None:
     assert refused(f"{before}\n{text}{after}")[0] == status
 
 
-def test_where_lines_stop_being_json_is_said_by_the_character() -> None:
-    text = lines(*range(30), head='{"kind":"note","metadata":{"ä":1}}') + "\nhello"
-    with pytest.raises(Problem, match=f"at character {text.index('hello')} of the body"):
+def test_where_lines_stop_being_json_is_said_by_the_character_and_the_line() -> None:
+    text = lines(*range(30), head='{"kind":"note","metadata":{"ä":1}}') + "\n\nhello"
+    where = f"at character {text.index('hello')} of the body, line 33"
+    with pytest.raises(Problem, match=where) as caught:
         read(text)
+    assert [bad.document() for bad in caught.value.errors] == [
+        {"pointer": "/inputs/30", "line": 33, "detail": "no JSON value"}
+    ]
+
+
+@pytest.mark.parametrize(
+    ("text", "pointer", "line"),
+    [
+        ('{"kind":"note"', "", 1),
+        ('{"kind":"note"} {}', "", 1),
+        (HEAD + '\n{"text":1}\n{"text":2', "/inputs/1", 3),
+        # What is wrong with a line may only show on the next.
+        (HEAD + '\n{"text":1\n{"text":2}', "/inputs/0", 2),
+        (HEAD + '\n{"text":1}\n{"text":2},\n{"text":3}', "/inputs/1", 3),
+        (HEAD.encode() + b'\n{"text":1}\n{"text":"\xff"}\n', "", 3),
+    ],
+)
+def test_a_line_that_is_not_json_is_named(text: str | bytes, pointer: str, line: int) -> None:
+    with pytest.raises(Problem, match=f", line {line}$") as caught:
+        read(text)
+    (bad,) = caught.value.errors
+    assert (caught.value.status, bad.name, bad.line) == (400, pointer, line)
+
+
+def test_all_that_is_wrong_with_an_input_names_its_line() -> None:
+    head = '{"kind":"note","priority":10,"x":1}'
+    text = f'{head}\n\n{{"text":"a"}}\n \n{{"text":"a"}}\n{{"text":"c","y":1,"z":1}}\n'
+    # So much that what stood before is let go while the last lines are read.
+    text += "".join(f'{{"text":"{number}{"x" * 900}"}}\n' for number in range(1_200 - 4))
+    limits = Limits(inputs=1, input_bytes=1_024, stream_inputs=1_198)
+    with pytest.raises(Problem) as caught:
+        read_submission(BytesIO((text + "7\n").encode()), KINDS, limits, Spool(), by_lines=True)
+    assert {bad.name: bad.line for bad in caught.value.errors} == {
+        "/inputs/1": 5,
+        "/inputs/2/y": 6,
+        "/inputs/2/z": 6,
+        "/inputs": 1_202,
+    }
+
+
+def test_what_is_wrong_with_the_job_is_on_the_first_line() -> None:
+    with pytest.raises(Problem) as caught:
+        read('{"kind":"no","priority":10,"x":{"a":NaN}}\n{"text":1}')
+    assert {(bad.name, bad.line) for bad in caught.value.errors} == {
+        ("/kind", 1), ("/priority", 1), ("/x/a", 1),
+    }  # fmt: skip
+
+
+def test_of_a_body_that_is_one_text_no_line_is_named() -> None:
+    with pytest.raises(Problem) as caught:
+        read('{"kind":"note",\n"inputs":[{"y":1}]}', by_lines=False)
+    assert {bad.line for bad in caught.value.errors} == {None}
+    with pytest.raises(Problem, match="at character 16 of the body$") as caught:
+        read('{"kind":"note",\nx', by_lines=False)
+    assert caught.value.errors == ()
 
 
 def test_a_kind_says_itself_what_is_the_same() -> None:

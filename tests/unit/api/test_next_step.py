@@ -1,4 +1,5 @@
 import datetime as dt
+from dataclasses import replace
 from itertools import product
 
 import pytest
@@ -54,6 +55,23 @@ def test_what_happens_next_follows_from_the_entry_and_the_job(
 ) -> None:
     found = standing(InputStatus(state), EntryState(entry_state), JobStatus(job_status))
     assert next_step(found) == expected
+
+
+def test_an_input_that_nobody_works_on_says_what_is_known_of_that() -> None:
+    waits = replace(standing(InputStatus.PENDING), kind="order", kind_is_idle=True)
+    assert next_step(waits) == {
+        "action": "queued",
+        "at": AT,
+        "because": "no consumer works on kind 'order' now, and none is known to have",
+    }
+    again = replace(waits, state=InputStatus.RETRY_WAIT, kind_ran_at=SOON)
+    assert next_step(again) == {
+        "action": "retry",
+        "at": AT,
+        "because": f"no consumer works on kind 'order' now; the last known to have did at {AT}",
+    }
+    paused = replace(waits, job_status=JobStatus.PAUSED)
+    assert next_step(paused) == {"action": "held", "because": "job is PAUSED"}
 
 
 def test_nothing_happens_to_a_final_input_and_something_to_every_other() -> None:

@@ -1,0 +1,155 @@
+"""What a relay sends: the entries of one type, how they are locked, and how they end once sent."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import math
+from typing import TYPE_CHECKING, Any, Protocol
+
+from schema.lifecycle import EntryType
+from schema.message import Message, Trace
+from schema.statements import relay as statements
+from schema.statements.claim import next_ready
+from schema.statements.turns import FIRST_TURN, Turn
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from sqlalchemy import Row
+
+    from infra.database import Database
+    from infra.settings import Settings
+    from schema.statements.bound import Bound
+
+# How soon a full window is looked at again: consumers do not say what they claim.
+_WINDOW_PAUSE_SECONDS = 0.05
+# A window that was filled is filled up again by quarters: a round costs as much for one entry as
+# for many. Less room than that waits so long.
+_PARTS_OF_A_WINDOW = 4
+_WINDOW_PATIENCE_SECONDS = 0.25
+
+
+class Source(Protocol):
+    """The entries of one type."""
+
+    # Entries are ready that the last locking left, because a window has no room for them.
+    is_full: bool
+
+    async def lock(self, token: str) -> Sequence[Row[Any]]:
+        """Lock a batch of what is due, for as long as the settings say."""
+        ...
+
+    async def due_seconds(self) -> float | None:
+        """Say in how many seconds there may be more to lock; None: nothing is in sight."""
+        ...
+
+    def body(self, row: Row[Any]) -> str:
+        """Give the ASCII text of the message for an entry."""
+        ...
+
+    def sent(self, token: str, entry_ids: Sequence[int]) -> Bound:
+        """Give the statement that writes down what the queue took."""
+        ...
+
+
+class InputSource:
+    """Work on inputs, owners in turn; of each kind only a window is sent and not yet claimed.
+
+    A window for each kind: one that nobody consumes now must not hold up the others.
+    """
+
+    def __init__(self, database: Database, settings: Settings) -> None:
+        self.is_full = False
+        self._database = database
+        self._settings = settings
+        self._turns: dict[str, Turn] = {}
+        # When the window of a kind was filled last, by the clock of the loop.
+        self._filled: dict[str, float] = {}
+
+    async def lock(self, token: str) -> Sequence[Row[Any]]:
+        """Lock a batch of each kind: what has its turn and fits the window."""
+        self.is_full = False
+        await self._database.fetch(statements.promote_due())
+        found: list[Row[Any]] = []
+        window = self._settings.relay_window
+        for row in await self._database.fetch(statements.find_room(window=window)):
+            if not self._is_worth_a_round(row.kind, row.room):
+                self.is_full = True
+                continue
+            turn = self._turns.get(row.kind, FIRST_TURN)
+            rows = await self._database.fetch(
+                statements.lock_ready(
+                    token,
+                    self._settings.relay_lock_seconds,
+                    kind=row.kind,
+                    most=min(row.room, self._settings.relay_batch),
+                    turn=turn,
+                )
+            )
+            self._turns[row.kind] = turn.after(rows)
+            if len(rows) >= row.room:
+                self._filled[row.kind] = asyncio.get_running_loop().time()
+            found += rows
+        return found
+
+    def _is_worth_a_round(self, kind: str, room: int) -> bool:
+        """Say whether a kind's window has room, and enough of it since it was filled."""
+        since = asyncio.get_running_loop().time() - self._filled.get(kind, -math.inf)
+        least = self._settings.relay_window / _PARTS_OF_A_WINDOW
+        return room > 0 and (room >= least or since >= _WINDOW_PATIENCE_SECONDS)
+
+    async def due_seconds(self) -> float | None:
+        """Give the time to the next ready entry, or to the next look at a full window."""
+        if self.is_full:
+            return _WINDOW_PAUSE_SECONDS
+        return _seconds(await self._database.fetch(next_ready()))
+
+    def body(self, row: Row[Any]) -> str:
+        """Give the message that points at the entry."""
+        trace = Trace(row.correlation_id, row.traceparent, row.tracestate, row.baggage)
+        return Message(row.id, row.job_id, row.kind, trace).body()
+
+    def sent(self, token: str, entry_ids: Sequence[int]) -> Bound:
+        """Mark the entries: they wait for a consumer now."""
+        return statements.mark_sent(token, entry_ids)
+
+
+class EventSource:
+    """Events to publish: they have no turns and no window, and nothing is left of one sent."""
+
+    is_full = False
+
+    def __init__(self, database: Database, settings: Settings) -> None:
+        self._database = database
+        self._settings = settings
+
+    async def lock(self, token: str) -> Sequence[Row[Any]]:
+        """Lock a batch of the events that are due."""
+        return await self._database.fetch(
+            statements.lock_due_events(
+                token, self._settings.relay_lock_seconds, most=self._settings.relay_batch
+            )
+        )
+
+    async def due_seconds(self) -> float | None:
+        """Give the time to the next event."""
+        return _seconds(await self._database.fetch(statements.next_event()))
+
+    def body(self, row: Row[Any]) -> str:
+        """Give what is stored, in ASCII: SQS refuses some characters that JSON allows."""
+        return json.dumps(json.loads(row.payload), separators=(",", ":"))
+
+    def sent(self, token: str, entry_ids: Sequence[int]) -> Bound:
+        """Delete the entries."""
+        return statements.delete_published_events(token, entry_ids)
+
+
+SOURCES: dict[EntryType, Callable[[Database, Settings], Source]] = {
+    EntryType.INPUTS: InputSource,
+    EntryType.EVENT: EventSource,
+}
+
+
+def _seconds(rows: Sequence[Row[Any]]) -> float | None:
+    return float(rows[0].seconds) if rows else None
