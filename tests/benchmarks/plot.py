@@ -52,10 +52,10 @@ def draw(document: Mapping[str, Any]) -> str:
     head = [
         f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {_WIDTH} {top + 6}"'
         f' width="{_WIDTH}" height="{top + 6}" role="img">',
-        "<title>Haulage beside its rivals</title>",
+        "<title>Haulage, measured</title>",
         f"<style>{_STYLE}</style>",
         f'<rect class="paper" width="{_WIDTH}" height="{top + 6}" rx="6"/>',
-        _text(_MARGIN, 28, "Haulage beside its rivals", "name"),
+        _text(_MARGIN, 28, "Haulage, measured", "name"),
         _text(
             _MARGIN,
             47,
