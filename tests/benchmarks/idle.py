@@ -13,7 +13,7 @@ import psutil
 
 from tests.benchmarks import bare
 from tests.benchmarks.contest import Line, Sample, Table, say
-from tests.benchmarks.meter import cpu_seconds
+from tests.benchmarks.meter import exact_cpu_seconds
 from tests.stubs.sqs.server import SqsStub
 
 if TYPE_CHECKING:
@@ -63,9 +63,9 @@ class _Idler:
         transactions = await self.place.connection.fetchval(_TRANSACTIONS)
         sessions = await self.place.connection.fetch(_OWN_SESSIONS)
         return _Reading(
-            {name: cpu_seconds(pid) for name, pid in self.pids.items()},
+            {name: exact_cpu_seconds(pid) for name, pid in self.pids.items()},
             {
-                row["pid"]: cpu_seconds(row["pid"])
+                row["pid"]: exact_cpu_seconds(row["pid"])
                 for row in sessions
                 if psutil.pid_exists(row["pid"])
             },

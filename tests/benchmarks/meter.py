@@ -78,6 +78,18 @@ def cpu_seconds(pid: int) -> float:
     return float(times.user + times.system)
 
 
+def exact_cpu_seconds(pid: int) -> float:
+    """Give the CPU time of a process's threads as the scheduler counts it, where it tells.
+
+    The usual counters go by ticks of ten milliseconds, which is all that an idle process takes.
+    """
+    try:
+        texts = [path.read_text() for path in Path(f"/proc/{pid}/task").glob("*/schedstat")]
+    except OSError:
+        return cpu_seconds(pid)
+    return sum(int(text.split()[0]) for text in texts) / 1e9 if texts else cpu_seconds(pid)
+
+
 def tree_seconds(pid: int) -> float:
     """Give the CPU time of a server and its workers, those included that have ended."""
     process = psutil.Process(pid)

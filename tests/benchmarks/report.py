@@ -104,7 +104,9 @@ def _table(table: Table) -> list[str]:
 
 def _ratio(line: Line, table: Table) -> float | None:
     baseline = table.baseline_line()
-    return line.ratio_to(baseline) if baseline else None
+    if baseline is None or not all(sample.figure for sample in baseline.samples):
+        return None
+    return line.ratio_to(baseline)
 
 
 def number(value: float | None) -> str:

@@ -26,7 +26,7 @@ def test_each_line_that_was_measured_is_a_bar_as_long_as_its_median() -> None:
 
 
 def test_figures_that_are_all_zero_are_bars_of_no_length() -> None:
-    table = Table("Idle", "%", [Line("bare", [Sample(0.0)])], [], "other", less_is_better=True)
+    table = Table("Idle", "%", [Line("bare", [Sample(0.0)])], [], "bare", less_is_better=True)
     root = ET.fromstring(draw(as_document([table], ABOUT)))  # noqa: S314 - our own
     texts = ["".join(text.itertext()) for text in root.iter(f"{SVG}text")]
     assert [bar.get("width") for bar in root.iter(f"{SVG}rect")][1:] == ["0.0"]
