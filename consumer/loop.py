@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from consumer.intake import Intake, Room
     from consumer.lease import Leases
     from consumer.pace import Paces
+    from consumer.regulator import Regulator
     from consumer.settler import Settler
     from consumer.work import Workshop
     from infra.queue.protocol import Claim, Queue
@@ -43,6 +44,7 @@ class Consumer:
         settler: Settler,
         acknowledger: Acknowledger,
         paces: Paces,
+        regulator: Regulator,
         *,
         receivers: int,
         receive_entries: int,
@@ -58,6 +60,7 @@ class Consumer:
         self._settler = settler
         self._acknowledger = acknowledger
         self._paces = paces
+        self._regulator = regulator
         self._receivers = receivers
         self._receive_entries = receive_entries
         self._drain_seconds = drain_seconds
@@ -77,6 +80,7 @@ class Consumer:
                 side.create_task(self._leases.run(), name="keepalive"),
                 side.create_task(self._settler.run(), name="settler"),
                 side.create_task(self._paces.run(), name="paces"),
+                side.create_task(self._regulator.run(), name="regulator"),
             ]
             deleting = side.create_task(self._acknowledger.run(), name="acknowledger")
             async with asyncio.TaskGroup() as work:
@@ -116,7 +120,7 @@ class Consumer:
             if stop.is_set():
                 return
             try:
-                claims = await self._queue.claim(room.entries, stop)
+                claims = await self._queue.claim(room.entries, stop, self._intake.full)
             except Exception as error:  # noqa: BLE001 - one bad row must not end all consumers
                 self._intake.took(room, [])
                 failures += 1
@@ -131,7 +135,7 @@ class Consumer:
                 log.info("receive.recovered", after_failures=failures)
             failures = 0
             self._turned()
-            self._intake.took(room, [len(claim.inputs) for claim in claims])
+            self._intake.took(room, [(claim.kind, len(claim.inputs)) for claim in claims])
             for claim in claims:
                 work.create_task(self._carry(claim), name=f"entry {claim.entry_id}")
 

@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from consumer.executor import Executor, Runner
     from consumer.lease import Lease, Leases
     from consumer.pace import Paces
+    from consumer.regulator import Regulator
     from consumer.settler import Settler
     from infra.database import Database
     from infra.queue.protocol import Claim, ClaimedInput
@@ -43,6 +44,7 @@ class Workshop:
         acknowledger: Acknowledger,
         executor: Executor,
         paces: Paces,
+        regulator: Regulator,
         *,
         wake: Callable[[], None],
         instruments: Instruments = SILENT,
@@ -55,6 +57,7 @@ class Workshop:
         self._acknowledger = acknowledger
         self._executor = executor
         self._paces = paces
+        self._regulator = regulator
         self._wake = wake
 
     async def carry(self, claim: Claim) -> None:
@@ -108,7 +111,9 @@ class Workshop:
         lease.ran += len(inputs)
         lease.run_seconds += elapsed_seconds
         elapsed_ms = elapsed_seconds * 1000
-        self._paces.note(lease.claim.kind, elapsed_ms=elapsed_ms, inputs=len(inputs))
+        kind = lease.claim.kind
+        self._paces.note(kind, elapsed_ms=elapsed_ms, inputs=len(inputs))
+        self._regulator.note(kind, outcomes, elapsed_seconds)
         each_ms = round(elapsed_ms / len(inputs))
         self._settler.add(
             lease,

@@ -14,12 +14,14 @@ from schema.statements.turns import FIRST_TURN
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
+    from collections.abc import Set as AbstractSet
 
     from infra.database import Database
     from infra.telemetry.instruments import Instruments
     from infra.wakeup import Listener
 
 _SPIN_FLOOR_SECONDS = 0.01
+_FULL_SECONDS = 0.25
 _MOST_DOUBLINGS = 10
 
 
@@ -50,7 +52,9 @@ class OutboxQueue:
         self._in_vain = 0
         self._claiming = asyncio.Lock()
 
-    async def claim(self, most: int, stop: asyncio.Event) -> Sequence[Claim]:
+    async def claim(
+        self, most: int, stop: asyncio.Event, full: AbstractSet[str] = frozenset()
+    ) -> Sequence[Claim]:
         """Claim up to ``most`` ready entries, waiting at most the poll floor for the first.
 
         One caller after the other, the wait included: a claim that does not know where the last
@@ -59,14 +63,20 @@ class OutboxQueue:
         async with self._claiming:
             if stop.is_set():
                 return ()
-            if self._may_be_ready and (claims := await self._claim_now(most)):
+            if self._may_be_ready and (claims := await self._claim_now(most, full)):
                 return claims
-            rows = await self._database.fetch(next_ready(kinds=self._kinds))
+            rows = await self._database.fetch(next_ready(kinds=self._wanted(full)))
             due_seconds = float(rows[0].seconds) if rows else self._poll_floor_seconds
+            if full:
+                # No wake-up tells when one of them is wanted again.
+                due_seconds = min(max(due_seconds, _FULL_SECONDS), self._poll_floor_seconds)
             if self._may_be_ready or due_seconds > 0:
                 await self._listener.wait(self._pause_seconds(due_seconds), stop)
             self._may_be_ready = True
-            return () if stop.is_set() else await self._claim_now(most)
+            return () if stop.is_set() else await self._claim_now(most, full)
+
+    def _wanted(self, full: AbstractSet[str]) -> Sequence[str]:
+        return tuple(kind for kind in self._kinds if kind not in full) if full else self._kinds
 
     def _pause_seconds(self, due_seconds: float) -> float:
         if due_seconds <= 0:
@@ -76,9 +86,13 @@ class OutboxQueue:
             self._in_vain = min(self._in_vain + 1, _MOST_DOUBLINGS)
         return min(max(due_seconds, _SPIN_FLOOR_SECONDS), self._poll_floor_seconds)
 
-    async def _claim_now(self, most: int) -> Sequence[Claim]:
+    async def _claim_now(self, most: int, full: AbstractSet[str]) -> Sequence[Claim]:
         statement = claim_ready(
-            self._worker, self._lease_seconds, kinds=self._kinds, most=most, turn=self._turn
+            self._worker,
+            self._lease_seconds,
+            kinds=self._wanted(full),
+            most=most,
+            turn=self._turn,
         )
         began = time.monotonic()
         rows = await self._database.fetch(statement)

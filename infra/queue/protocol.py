@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     import asyncio
     import datetime as dt
     from collections.abc import Sequence
+    from collections.abc import Set as AbstractSet
     from uuid import UUID
 
     from sqlalchemy import Row
@@ -96,9 +97,12 @@ class Claim:
 class Queue(Protocol):
     """Delivers claims to one consumer process."""
 
-    async def claim(self, most: int, stop: asyncio.Event) -> Sequence[Claim]:
+    async def claim(
+        self, most: int, stop: asyncio.Event, full: AbstractSet[str] = frozenset()
+    ) -> Sequence[Claim]:
         """Wait for work and claim up to ``most`` entries; nothing came: an empty sequence.
 
+        Kinds in ``full`` are left to others; it is looked at anew whenever something is claimed.
         Returns soon after ``stop`` is set, with whatever had already been delivered. Raises
         ``Unavailable`` when the queue or the database is away.
         """

@@ -23,6 +23,7 @@ from schema.statements.repair import park_messages
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Sequence
+    from collections.abc import Set as AbstractSet
 
     from types_aiobotocore_sqs import SQSClient
 
@@ -36,6 +37,8 @@ BATCH_LIMIT = 10
 _HIDDEN_LIMIT_SECONDS = 43_200
 _DELETE_ROUNDS = 3
 _PACE_CAP_SECONDS = 2.0
+# Others may take them; those that nobody wants now must not go round and round.
+_UNWANTED_SECONDS = 5
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,7 +85,9 @@ class SqsQueue:
         self._empty_at_once = 0
         self._has_failed = False
 
-    async def claim(self, most: int, stop: asyncio.Event) -> Sequence[Claim]:
+    async def claim(
+        self, most: int, stop: asyncio.Event, full: AbstractSet[str] = frozenset()
+    ) -> Sequence[Claim]:
         """Finish one long poll and claim what it brought, even when ``stop`` is set meanwhile."""
         if self._has_failed:
             # Messages that come while the database is away would be received in vain, and that
@@ -90,14 +95,16 @@ class SqsQueue:
             await self._database.ping()
             self._has_failed = False
         try:
-            return await self._poll(most, stop)
+            return await self._poll(most, stop, full)
         except Exception:
             self._has_failed = True
             raise
 
-    async def _poll(self, most: int, stop: asyncio.Event) -> Sequence[Claim]:
+    async def _poll(
+        self, most: int, stop: asyncio.Event, full: AbstractSet[str]
+    ) -> Sequence[Claim]:
         began = time.monotonic()
-        deliveries, received = await self._receive(min(most, BATCH_LIMIT))
+        deliveries, received = await self._receive(min(most, BATCH_LIMIT), full)
         if received:
             self._empty_at_once = 0
         else:
@@ -158,7 +165,7 @@ class SqsQueue:
             jittered(self._empty_at_once, base_seconds=0.05, cap_seconds=_PACE_CAP_SECONDS)
         )
 
-    async def _receive(self, most: int) -> tuple[dict[int, Delivery], int]:
+    async def _receive(self, most: int, full: AbstractSet[str]) -> tuple[dict[int, Delivery], int]:
         """Give what can be claimed, and the number of messages that came, whatever they were."""
         with speaking_plainly("sqs"):
             answer = await self._receiving.receive_message(
@@ -175,6 +182,7 @@ class SqsQueue:
         foreign: list[Received] = []
         again: list[Delivery] = []
         early: list[Delivery] = []
+        unwanted: list[Delivery] = []
         for each in messages:
             message = each.message
             if message is None:
@@ -183,6 +191,8 @@ class SqsQueue:
             delivery = Delivery(each.handle, now, message)
             if message.kind not in self._kinds:
                 early.append(delivery)
+            elif message.kind in full:
+                unwanted.append(delivery)
             elif message.entry_id in deliveries:
                 again.append(delivery)
             else:
@@ -196,6 +206,7 @@ class SqsQueue:
                 kinds=sorted({delivery.message.kind for delivery in early}),
                 remedy="another consumer must know the kind, or HAULAGE_KINDS lacks it here",
             )
+        await self._hide(unwanted, seconds=_UNWANTED_SECONDS)
         await self._delete([delivery.handle for delivery in again])
         return deliveries, len(messages)
 

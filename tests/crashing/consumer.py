@@ -3,6 +3,7 @@
 import asyncio
 import os
 from collections.abc import AsyncIterator, Sequence
+from collections.abc import Set as AbstractSet
 from contextlib import asynccontextmanager
 
 from consumer.assembly import assemble
@@ -30,8 +31,10 @@ class CrashingQueue:
         self.ping = queue.ping
         self.abandon = queue.abandon
 
-    async def claim(self, most: int, stop: asyncio.Event) -> Sequence[Claim]:
-        claims = await self._queue.claim(most, stop)
+    async def claim(
+        self, most: int, stop: asyncio.Event, full: AbstractSet[str] = frozenset()
+    ) -> Sequence[Claim]:
+        claims = await self._queue.claim(most, stop, full)
         if claims:
             self._probe.reach("claim:handed over")
         return claims
