@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from sqlalchemy.sql.elements import TextClause
 
     from infra.database import Database
+    from schema.statements.bound import Bound
 
 Result = TypeVar("Result")
 
@@ -54,7 +55,7 @@ class Bulkhead:
 
         return await self._database.run(bounded)
 
-    async def fetch(self, statement: TextClause) -> Sequence[Row[Any]]:
+    async def fetch(self, statement: TextClause | Bound) -> Sequence[Row[Any]]:
         """Run one statement like ``run``, and return its rows."""
         return await self.run(lambda connection: rows_of(connection, statement))
 

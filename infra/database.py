@@ -124,7 +124,7 @@ class Database:
 
     async def _fetch_once(self, statement: TextClause | Bound) -> Sequence[Row[Any]]:
         sql, values = self._writer.write(statement)
-        plans_once = isinstance(statement, Bound) and statement.is_planned_once
+        keep_seconds = statement.plan_seconds if isinstance(statement, Bound) else 0.0
         async with _speaking_plainly():
             asked, was_used_up = time.perf_counter(), self._is_used_up()
             session = await check_out(self._engine)
@@ -135,7 +135,7 @@ class Database:
             try:
                 if values:
                     # Without values, Postgres keeps the plan in any case.
-                    await let_plan(session, once=plans_once)
+                    await let_plan(session, keep_seconds=keep_seconds)
                 self._tell_wait(asked, was_used_up=was_used_up)
                 return await fetch_rows(session, sql, values)
             except BaseException as error:
@@ -187,7 +187,7 @@ class Database:
     async def _checked_out(self, engine: AsyncEngine) -> AsyncIterator[AsyncConnection]:
         asked, was_used_up = time.perf_counter(), self._is_used_up()
         async with engine.connect() as connection, _kept_whole(connection):
-            await let_plan(session_of(connection), once=False)
+            await let_plan(session_of(connection), keep_seconds=0.0)
             self._tell_wait(asked, was_used_up=was_used_up)
             yield connection
 

@@ -6,6 +6,7 @@ whoever runs a statement cannot tell which way it went.
 
 from __future__ import annotations
 
+import time
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -24,8 +25,9 @@ if TYPE_CHECKING:
     from sqlalchemy.sql.elements import TextClause
 
 _MOST_TEXTS = 1_000
-# Of a session, as the pool knows it: it keeps one plan for each statement now.
-_PLANS_ONCE = "haulage.plans_once"
+# Of a session, as the pool knows it: whether it keeps plans now, and since when those it has.
+_KEEPS_PLANS = "haulage.keeps_plans"
+_PLANS_SINCE = "haulage.plans_since"
 _REFUSALS = (
     ("22", sa_exc.DataError),
     ("23", sa_exc.IntegrityError),
@@ -92,12 +94,20 @@ def driver_of(session: PoolProxiedConnection) -> asyncpg.Connection[Any]:
     return driver
 
 
-async def let_plan(session: PoolProxiedConnection, *, once: bool) -> None:
-    """Let the session keep the plans of the statements to come, or have each planned anew."""
-    if session.info.get(_PLANS_ONCE, False) != once:
-        mode = "force_generic_plan" if once else "force_custom_plan"
-        await driver_of(session).execute(f"SET plan_cache_mode = {mode}")
-        session.info[_PLANS_ONCE] = once
+async def let_plan(session: PoolProxiedConnection, *, keep_seconds: float) -> None:
+    """Let the session keep plans, none of them for longer than this; 0 has each made anew."""
+    commands: list[str] = []
+    info, keeps, now = session.info, keep_seconds > 0, time.monotonic()
+    if info.get(_KEEPS_PLANS, False) != keeps:
+        mode = "force_generic_plan" if keeps else "force_custom_plan"
+        commands.append(f"SET plan_cache_mode = {mode}")
+    since = info.setdefault(_PLANS_SINCE, now)
+    if keeps and now - since > keep_seconds:
+        commands.append("DISCARD PLANS")
+        since = now
+    if commands:
+        await driver_of(session).execute("; ".join(commands))
+        info[_KEEPS_PLANS], info[_PLANS_SINCE] = keeps, since
 
 
 async def fetch_rows(

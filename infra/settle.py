@@ -12,6 +12,7 @@ from collections import defaultdict
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, TypeVar
 
+from infra.database import rows_of
 from schema.lifecycle import UNFINISHED_INPUT_STATUSES, InputStatus
 from schema.outcome import Backoff, Succeeded, Verdict, decide, fingerprint
 from schema.statements import settle as statements
@@ -25,6 +26,7 @@ if TYPE_CHECKING:
 
     from infra.queue.protocol import Claim, ClaimedInput
     from schema.outcome import Outcome
+    from schema.statements.bound import Bound
 
 Key = tuple[int, int]
 Result = TypeVar("Result")
@@ -35,7 +37,7 @@ _OF_AN_UNKNOWN_KIND = Backoff()
 class Committing(Protocol):
     """Who commits: the database, or who bounds what is waited for there."""
 
-    async def fetch(self, statement: TextClause) -> Sequence[Row[Any]]:
+    async def fetch(self, statement: TextClause | Bound) -> Sequence[Row[Any]]:
         """Run one statement and commit it."""
         ...
 
@@ -159,7 +161,7 @@ async def _settle_with_consequences(
         for row, members in zip(reserved.all(), groups.values(), strict=True):
             for line in members:
                 line.next_entry_id = row.id
-    accepted = _accepted((await connection.execute(_settle_statement(lines))).all())
+    accepted = _accepted(await rows_of(connection, _settle_statement(lines)))
     taken = [line for line in lines if line.settlement.key in accepted]
     follow_ups = _follow_ups(taken)
     if follow_ups["ids"]:
@@ -194,7 +196,7 @@ def _accepted(rows: Iterable[Any]) -> dict[Key, bool]:
     }
 
 
-def _settle_statement(lines: Sequence[_Line]) -> Any:  # noqa: ANN401 - a TextClause
+def _settle_statement(lines: Sequence[_Line]) -> Bound:
     held = sorted({(line.settlement.claim.entry_id, line.settlement.claim.epoch) for line in lines})
     columns: dict[str, list[Any]] = dict(
         zip(statements.OUTCOME_COLUMNS, map(list, zip(*_runs(lines), strict=True)), strict=True)

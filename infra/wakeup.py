@@ -16,7 +16,7 @@ import structlog
 from infra.database_url import asyncpg_arguments, merged
 from infra.retry import jittered
 from schema.errors import Unavailable
-from schema.statements.bound import Bound
+from schema.statements.bound import FOR_EVER, Bound
 
 if TYPE_CHECKING:
     from infra.database import Database
@@ -159,7 +159,7 @@ class Notifier:
             self._wanted.clear()
             channels, self._channels = sorted(self._channels), set()
             try:
-                statement = Bound(_NOTIFY, {"channels": channels}, is_planned_once=True)
+                statement = Bound(_NOTIFY, {"channels": channels}, plan_seconds=FOR_EVER)
                 await self._database.fetch(statement)
             except Unavailable as error:
                 log.debug("notify.failed", error=str(error))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -10,18 +11,24 @@ if TYPE_CHECKING:
 
     from sqlalchemy.sql.elements import TextClause
 
+# One plan is as good as any, for all values and whatever the tables hold.
+FOR_EVER = math.inf
+# One plan is as good as any for all values, but not whatever the tables hold: what was planned in
+# a lull may be a poor plan in the rush that follows, and must not outlive its first moment.
+A_MOMENT = 1.0
+
 
 @dataclass(frozen=True, slots=True)
 class Bound:
     """A text and its values: binding twenty of them into a copy costs as much as sending them.
 
-    The text says the type of each value by a CAST. ``is_planned_once`` promises that one plan is
-    as good as any for all values and whatever the tables hold, so that Postgres may keep it.
+    The text says the type of each value by a CAST. ``plan_seconds`` is how long Postgres may keep
+    its plan, for whatever values: 0 has it planned anew each time.
     """
 
     clause: TextClause
     values: Mapping[str, Any]
-    is_planned_once: bool = False
+    plan_seconds: float = 0.0
 
     @property
     def text(self) -> str:

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 import sqlalchemy as sa
 
+from schema.statements.bound import A_MOMENT, Bound
 from schema.statements.turns import (
     CLAIMABLE,
     FIRST_TURN,
@@ -219,21 +220,22 @@ ORDER BY seconds LIMIT 1
 
 def claim_ready(
     worker: str, lease_seconds: float, *, kinds: Sequence[str], most: int, turn: Turn = FIRST_TURN
-) -> TextClause:
+) -> Bound:
     """Claim up to ``most`` ready entries of the given kinds, flow by flow after ``turn``.
 
     One row a claim, in turn; ``place`` is the flow's, for the next turn. What has become due is
     ready for the next claim.
     """
-    return _READY.bindparams(
-        worker=worker,
-        lease_seconds=lease_seconds,
-        kinds=list(kinds),
-        most=most,
-        promoted=PROMOTED_BY_CLAIM,
-        after_kind=turn.kind,
-        after_owner=turn.owner_id,
-    )
+    values = {
+        "worker": worker,
+        "lease_seconds": lease_seconds,
+        "kinds": list(kinds),
+        "most": most,
+        "promoted": PROMOTED_BY_CLAIM,
+        "after_kind": turn.kind,
+        "after_owner": turn.owner_id,
+    }
+    return Bound(_READY, values, A_MOMENT)
 
 
 def claim_by_id(
@@ -243,19 +245,20 @@ def claim_by_id(
     *,
     job_ids: Sequence[UUID] | None = None,
     kinds: Sequence[str] | None = None,
-) -> TextClause:
+) -> Bound:
     """Claim those of the named entries that are free, due and of an active job.
 
     ``job_ids`` and ``kinds`` say of which jobs and kinds they must be: after a database was
     restored, a message may name an entry that is another one now.
     """
-    return _BY_ID.bindparams(
-        worker=worker,
-        lease_seconds=lease_seconds,
-        entry_ids=list(entry_ids),
-        job_ids=None if job_ids is None else list(job_ids),
-        kinds=None if kinds is None else list(kinds),
-    )
+    values = {
+        "worker": worker,
+        "lease_seconds": lease_seconds,
+        "entry_ids": list(entry_ids),
+        "job_ids": None if job_ids is None else list(job_ids),
+        "kinds": None if kinds is None else list(kinds),
+    }
+    return Bound(_BY_ID, values, A_MOMENT)
 
 
 def take_over_lapsed(lease_seconds: float, *, most: int) -> TextClause:
@@ -266,39 +269,41 @@ def take_over_lapsed(lease_seconds: float, *, most: int) -> TextClause:
     return _LAPSED.bindparams(lease_seconds=lease_seconds, most=most)
 
 
-def let_go_of_entries(entry_ids: Sequence[int]) -> TextClause:
+def let_go_of_entries(entry_ids: Sequence[int]) -> Bound:
     """Let those be sent anew that nobody claimed, for messages that are deleted afterwards.
 
     Rows of those in hand: (id, epoch, lease_seconds).
     """
-    return _LET_GO.bindparams(entry_ids=list(entry_ids))
+    return Bound(_LET_GO, {"entry_ids": list(entry_ids)}, A_MOMENT)
 
 
 def extend_leases(
     entry_ids: Sequence[int], epochs: Sequence[int], job_ids: Sequence[UUID], lease_seconds: float
-) -> TextClause:
+) -> Bound:
     """Extend the live leases that these epochs hold: rows of (id, job_status, is_held).
 
     It waits for nobody: a row that is locked, by a settle of the holder's own, stays as it is.
     """
-    return _EXTEND.bindparams(
-        entry_ids=list(entry_ids),
-        epochs=list(epochs),
-        job_ids=list(job_ids),
-        lease_seconds=lease_seconds,
-    )
+    values = {
+        "entry_ids": list(entry_ids),
+        "epochs": list(epochs),
+        "job_ids": list(job_ids),
+        "lease_seconds": lease_seconds,
+    }
+    return Bound(_EXTEND, values, A_MOMENT)
 
 
-def release_entries(
-    entry_ids: Sequence[int], epochs: Sequence[int], delay_seconds: float
-) -> TextClause:
+def release_entries(entry_ids: Sequence[int], epochs: Sequence[int], delay_seconds: float) -> Bound:
     """Give live claims back, no attempt spent: rows of (id, state).
 
     They are due again after ``delay_seconds``, and HELD while their job is not active.
     """
-    return _RELEASE.bindparams(
-        entry_ids=list(entry_ids), epochs=list(epochs), delay_seconds=delay_seconds
-    )
+    values = {
+        "entry_ids": list(entry_ids),
+        "epochs": list(epochs),
+        "delay_seconds": delay_seconds,
+    }
+    return Bound(_RELEASE, values, A_MOMENT)
 
 
 def delete_empty_entry(entry_id: int, epoch: int) -> TextClause:
@@ -306,9 +311,10 @@ def delete_empty_entry(entry_id: int, epoch: int) -> TextClause:
     return _DROP_EMPTY.bindparams(entry_id=entry_id, epoch=epoch)
 
 
-def next_ready(*, kinds: Sequence[str] | None = None) -> TextClause:
+def next_ready(*, kinds: Sequence[str] | None = None) -> Bound:
     """Give the seconds until an entry may be ready to be claimed (0: one is), or no row.
 
     ``kinds`` narrows what is ready to these kinds.
     """
-    return _NEXT_READY.bindparams(kinds=None if kinds is None else list(kinds))
+    values = {"kinds": None if kinds is None else list(kinds)}
+    return Bound(_NEXT_READY, values, A_MOMENT)

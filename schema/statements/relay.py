@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 import sqlalchemy as sa
 
+from schema.statements.bound import A_MOMENT, Bound
 from schema.statements.turns import (
     FIRST_TURN,
     IN_TURN,
@@ -164,54 +165,56 @@ RETURNING o.id, o.correlation_id, (SELECT j.key FROM job j WHERE j.id = o.job_id
 RESEND_DOUBLINGS = 4
 
 
-def promote_due(*, most: int = PROMOTED_BY_CLAIM) -> TextClause:
+def promote_due(*, most: int = PROMOTED_BY_CLAIM) -> Bound:
     """Make up to ``most`` entries ready that were deferred and are due: rows of (id)."""
-    return _PROMOTE.bindparams(promoted=most)
+    return Bound(_PROMOTE, {"promoted": most}, A_MOMENT)
 
 
-def find_room(*, window: int) -> TextClause:
+def find_room(*, window: int) -> Bound:
     """Say of each kind with ready entries how many more may be sent: rows of (kind, room).
 
     That is until ``window`` of the kind are sent and not claimed.
     """
-    return _ROOM.bindparams(window=window)
+    return Bound(_ROOM, {"window": window}, A_MOMENT)
 
 
 def lock_ready(
     token: str, lock_seconds: float, *, kind: str, most: int, turn: Turn = FIRST_TURN
-) -> TextClause:
+) -> Bound:
     """Lock up to ``most`` ready entries of a kind for sending, owner by owner after ``turn``.
 
     In turn; ``place`` is the flow's, for the next turn. A stale lock is no lock.
     """
-    return _LOCK.bindparams(
-        token=token,
-        lock_seconds=lock_seconds,
-        kinds=[kind],
-        most=most,
-        after_kind=turn.kind,
-        after_owner=turn.owner_id,
-    )
+    values = {
+        "token": token,
+        "lock_seconds": lock_seconds,
+        "kinds": [kind],
+        "most": most,
+        "after_kind": turn.kind,
+        "after_owner": turn.owner_id,
+    }
+    return Bound(_LOCK, values, A_MOMENT)
 
 
-def lock_due_events(token: str, lock_seconds: float, *, most: int) -> TextClause:
+def lock_due_events(token: str, lock_seconds: float, *, most: int) -> Bound:
     """Lock up to ``most`` due events for sending; a stale lock is no lock."""
-    return _LOCK_EVENTS.bindparams(token=token, lock_seconds=lock_seconds, most=most)
+    values = {"token": token, "lock_seconds": lock_seconds, "most": most}
+    return Bound(_LOCK_EVENTS, values, A_MOMENT)
 
 
-def next_event() -> TextClause:
+def next_event() -> Bound:
     """Give the seconds until the next free event is due (negative: overdue), or no row."""
-    return _NEXT_EVENT.bindparams(none=0)
+    return Bound(_NEXT_EVENT, {"none": 0}, A_MOMENT)
 
 
-def mark_sent(token: str, entry_ids: Sequence[int]) -> TextClause:
+def mark_sent(token: str, entry_ids: Sequence[int]) -> Bound:
     """Mark entries SENT that this token still locks and no consumer has claimed meanwhile."""
-    return _MARK_SENT.bindparams(token=token, entry_ids=list(entry_ids))
+    return Bound(_MARK_SENT, {"token": token, "entry_ids": list(entry_ids)}, A_MOMENT)
 
 
-def delete_published_events(token: str, entry_ids: Sequence[int]) -> TextClause:
+def delete_published_events(token: str, entry_ids: Sequence[int]) -> Bound:
     """Delete event entries that were published: there is nothing left to do for them."""
-    return _DROP_EVENTS.bindparams(token=token, entry_ids=list(entry_ids))
+    return Bound(_DROP_EVENTS, {"token": token, "entry_ids": list(entry_ids)}, A_MOMENT)
 
 
 def back_off(token: str, entry_ids: Sequence[int], delays_seconds: Sequence[float]) -> TextClause:

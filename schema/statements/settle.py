@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import sqlalchemy as sa
 
+from schema.statements.bound import A_MOMENT, Bound
 from schema.statements.turns import STRIDE
 
 if TYPE_CHECKING:
@@ -212,7 +213,7 @@ SET uri = EXCLUDED.uri, size_bytes = EXCLUDED.size_bytes, etag = EXCLUDED.etag,
 
 def settle_inputs(
     outcomes: Mapping[str, Sequence[Any]], *, held_ids: Sequence[int], held_epochs: Sequence[int]
-) -> TextClause:
+) -> Bound:
     """Write outcomes of inputs whose entries these epochs hold.
 
     Rows of (entry_id, ordinals, ended_early): whether the job ended here, with inputs left that
@@ -220,7 +221,8 @@ def settle_inputs(
     ``outcomes`` has one list for each of ``OUTCOME_COLUMNS``: next_entry_ids are null unless the
     input goes on, results are JSON text.
     """
-    return _SETTLE.bindparams(**outcomes, held_ids=list(held_ids), held_epochs=list(held_epochs))
+    values = {**outcomes, "held_ids": list(held_ids), "held_epochs": list(held_epochs)}
+    return Bound(_SETTLE, values, A_MOMENT)
 
 
 def reserve_entry_ids(many: int) -> TextClause:

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import sqlalchemy as sa
 
-from schema.statements.bound import Bound
+from schema.statements.bound import FOR_EVER, Bound
 from schema.statements.turns import STRIDE
 
 if TYPE_CHECKING:
@@ -92,7 +92,7 @@ def insert_job(head: Mapping[str, Any], *, chunk_size: int, bodies: str) -> Boun
     """
     values = {"tolerated": 0, **head, "chunk_size": chunk_size, "bodies": bodies}
     # It reads nothing that grows: planning it anew cost Postgres as much as running it.
-    return Bound(_WHOLE, values, is_planned_once=True)
+    return Bound(_WHOLE, values, plan_seconds=FOR_EVER)
 
 
 def insert_job_without_inputs(head: Mapping[str, Any], *, chunk_size: int) -> Bound:

@@ -22,6 +22,12 @@ SETTINGS = {
     "settle_batch": 1_000,
 }
 _MODES = {"outbox": "outbox", "SQS": "sqs-consumer"}
+# How inputs are processed: the kind, how many are a chunk, and what that is called.
+_HOW = (
+    ("noop-many", 100, "100 a call"),
+    ("noop", 100, "one a call"),
+    ("noop-more", 1_000, "1,000 a call"),
+)
 _BASELINE = "bare asyncpg loop, 1 process"
 
 
@@ -32,8 +38,9 @@ async def contest(stage: Stage, *, jobs: int, rounds: int) -> Table:
     places: list[Place] = []
     rivals: list[Rival] = []
 
-    async def product(place: Place, kind: str) -> Sample:
-        return await drain(place, [job(place, kind, JOB_INPUTS, bodies) for _ in range(jobs)])
+    async def product(place: Place, kind: str, chunk_size: int) -> Sample:
+        given = [job(place, kind, JOB_INPUTS, bodies, chunk_size=chunk_size) for _ in range(jobs)]
+        return await drain(place, given)
 
     for label, mode in _MODES.items():
         for consumers in (1, 2):
@@ -43,10 +50,10 @@ async def contest(stage: Stage, *, jobs: int, rounds: int) -> Table:
             stage.run(place, "dispatcher")
             for number in range(consumers):
                 stage.run(place, "consumer", number + 1)
-            for kind, how in (("noop-many", "100 a call"), ("noop", "one a call")):
+            for kind, chunk_size, how in _HOW:
                 plural = "consumers" if consumers > 1 else "consumer"
                 title = f"Haulage, {label}, {consumers} {plural}, {how}"
-                rivals.append(Rival(title, partial(product, place, kind)))
+                rivals.append(Rival(title, partial(product, place, kind, chunk_size)))
     loop_place = await bare.bare_place(stage, "drain_bare")
     for count in (1, 2):
         plural = "processes" if count > 1 else "process"
@@ -75,8 +82,9 @@ async def contest(stage: Stage, *, jobs: int, rounds: int) -> Table:
             absent=absent,
             notes=[
                 (
-                    f"{jobs} jobs of {JOB_INPUTS:,} inputs of about 60 bytes, 100 a chunk, timed"
-                    " from the commit that makes them visible until the last is settled."
+                    f"{jobs} jobs of {JOB_INPUTS:,} inputs of about 60 bytes, 100 a chunk, or 1,000"
+                    " where so many are a call. Timed from the commit that makes them visible until"
+                    " the last is settled."
                 ),
                 "Settings that differ from the defaults: "
                 + ", ".join(f"{name} = {value}" for name, value in SETTINGS.items())

@@ -36,7 +36,8 @@ if TYPE_CHECKING:
     from localstack.processes import Identity
 
 CHECKOUT = Path(__file__).resolve().parents[2]
-KINDS = "tests.plugin_example.noop:NOOP,tests.plugin_example.noop:NOOP_MANY"
+_NOOP = "tests.plugin_example.noop"
+KINDS = f"{_NOOP}:NOOP,{_NOOP}:NOOP_MANY,{_NOOP}:NOOP_MORE"
 # Durable: what is committed survives a crash of the machine. Sizes keep checkpoints out of runs.
 POSTGRES_OPTIONS = {
     "fsync": "on",

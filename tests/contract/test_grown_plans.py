@@ -10,6 +10,7 @@ from sqlalchemy.sql.elements import TextClause
 
 from infra.database import Database
 from schema.ids import uuid7
+from schema.statements.bound import Bound
 from schema.statements.claim import claim_by_id, claim_ready, next_ready, take_over_lapsed
 from schema.statements.control import (
     clear_sweeping,
@@ -103,7 +104,7 @@ async def _grow(url: str) -> None:
     ],
 )  # fmt: skip
 async def test_the_hot_statement_finds_its_entries_through_an_index(
-    database: Database, statement: TextClause, table: str, indexes: set[str]
+    database: Database, statement: TextClause | Bound, table: str, indexes: set[str]
 ) -> None:
     used = scans(await explain(database, statement), table)
     assert used & indexes

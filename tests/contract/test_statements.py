@@ -7,13 +7,14 @@ from typing import Any
 from uuid import UUID
 
 import pytest
-from sqlalchemy import ClauseElement, text
-from sqlalchemy.sql.compiler import SQLCompiler
+from sqlalchemy import text
 from sqlalchemy.sql.elements import TextClause
 
 import schema.statements
 from infra.database import Database
+from schema.statements.bound import Bound
 from schema.statements.gauges import count_letters
+from tests.plans import nodes_of, plan_of
 from tests.platform import Platform
 
 NOBODY = UUID(int=0)
@@ -45,27 +46,9 @@ async def test_every_statement_can_be_prepared(
             await database.run(unit)
 
 
-async def explain(database: Database, statement: ClauseElement) -> list[dict[str, Any]]:
+async def explain(database: Database, statement: TextClause | Bound) -> list[dict[str, Any]]:
     """Give all nodes of the plan that Postgres chooses with statistics in place."""
-    compiled = statement.compile(dialect=database._engine.dialect)
-    assert isinstance(compiled, SQLCompiler)
-    nodes: list[dict[str, Any]] = []
-
-    async def unit(connection: Any) -> None:
-        raw = await connection.get_raw_connection()
-        values = [compiled.params[name] for name in compiled.positiontup or ()]
-        rows = await raw.driver_connection.fetch(f"EXPLAIN (FORMAT JSON) {compiled}", *values)
-        plan = rows[0][0][0]["Plan"]
-
-        def walk(node: dict[str, Any]) -> None:
-            nodes.append(node)
-            for child in node.get("Plans", ()):
-                walk(child)
-
-        walk(plan)
-
-    await database.run(unit)
-    return nodes
+    return [*nodes_of(await plan_of(database, statement))]
 
 
 def scans(nodes: list[dict[str, Any]], table: str) -> set[str]:

@@ -8,7 +8,7 @@ from uuid import UUID
 import pytest
 
 from dispatcher.reaper import Reaper
-from infra.database import Database
+from infra.database import Database, rows_of
 from infra.settle import Settlement, _Line, _settle_with_consequences
 from schema.lifecycle import InputStatus
 from schema.outcome import Backoff, Failed, Outcome, Refused, Succeeded, Verdict
@@ -97,7 +97,7 @@ async def test_an_entry_that_is_claimed_while_its_job_is_cancelled_is_swept_afte
     """The claim read the job as active, and holds the entry while the sweeper passes."""
     job_id = await platform.submit(10)
     async with open_unit(database) as claiming:
-        rows = (await claiming.execute(claim_ready("w", 30, kinds=[KIND], most=10))).all()
+        rows = await rows_of(claiming, claim_ready("w", 30, kinds=[KIND], most=10))
         assert len(rows) == 1
         # ``started`` holds the job: the cancel waits for the claim to be committed.
         async with asyncio.TaskGroup() as group:

@@ -1,14 +1,16 @@
 """Kinds that do nothing, to measure and test everything around them.
 
-``HAULAGE_KINDS=tests.plugin_example.noop:NOOP,tests.plugin_example.noop:NOOP_MANY``. An input is
-any JSON object.
+``HAULAGE_KINDS=tests.plugin_example.noop:NOOP,tests.plugin_example.noop:NOOP_MANY``, and
+``NOOP_MORE``, whose chunks may grow to a thousand. An input is any JSON object.
 """
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 from pydantic import BaseModel, ConfigDict
 
 from consumer.processors.protocol import Resources, Work
+from schema.chunking import ChunkBounds
 from schema.kinds import Kind
 from schema.outcome import Outcome, Succeeded
 
@@ -41,6 +43,7 @@ class NoopManyProcessor:
 
 NOOP = Kind("noop", NoopInput, "tests.plugin_example.noop:NoopProcessor")
 NOOP_MANY = Kind("noop-many", NoopInput, "tests.plugin_example.noop:NoopManyProcessor")
+NOOP_MORE = replace(NOOP_MANY, name="noop-more", chunk=ChunkBounds(maximum=1_000))
 NOOP_ISOLATED = Kind(
     "noop-isolated", NoopInput, "tests.plugin_example.noop:NoopProcessor", isolation="process"
 )

@@ -11,7 +11,7 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 from infra.database import Database
 from infra.retry import sqlstate
 from schema.errors import Unavailable
-from schema.statements.bound import Bound
+from schema.statements.bound import FOR_EVER, Bound
 from tests.platform import Platform, eventually, settings_for
 from tests.stubs.postgres_wire import is_commit, is_sync_after_execute
 from tests.stubs.tcp_proxy import Cut, TcpProxy
@@ -230,18 +230,38 @@ async def _is_gone(platform: Platform, pid: int) -> bool:
     return not await platform.rows(f"SELECT 1 FROM pg_stat_activity WHERE pid = {pid}")
 
 
-async def test_only_statements_that_promise_it_keep_their_plan(database: Database) -> None:
-    asked = text("SELECT current_setting('plan_cache_mode') AS mode, CAST(:n AS int) AS n")
+_PLANNED_AT = """
+CREATE FUNCTION pg_temp.planned_at() RETURNS double precision LANGUAGE plpgsql IMMUTABLE
+AS 'BEGIN RETURN extract(epoch FROM clock_timestamp()); END'
+"""
 
-    async def unit(connection: AsyncConnection) -> str:
-        return str((await connection.execute(asked, {"n": 1})).one().mode)
 
-    for _ in range(2):
-        (kept,) = await database.fetch(Bound(asked, {"n": 1}, is_planned_once=True))
-        (anew,) = await database.fetch(asked.bindparams(n=1))
-        await database.fetch(Bound(asked, {"n": 1}, is_planned_once=True))
-        assert (kept.mode, anew.mode) == ("force_generic_plan", "force_custom_plan")
-        assert await database.run(unit) == "force_custom_plan"
+async def test_a_plan_is_kept_as_long_as_its_statement_allows_and_no_longer(
+    database_url: str,
+) -> None:
+    settings = settings_for(database_url, database_pool_size=1)
+    # Postgres works out what it believes never changes when it plans.
+    asked = text("SELECT pg_temp.planned_at() AS at, CAST(:n AS int) AS n")
+    async with Database.from_settings(settings, name="plans") as database:
+        await database.fetch(text(_PLANNED_AT))
+
+        async def planned_at(plan_seconds: float) -> float:
+            (row,) = await database.fetch(Bound(asked, {"n": 1}, plan_seconds))
+            return float(row.at)
+
+        async def unit(connection: AsyncConnection) -> float:
+            return float((await connection.execute(asked, {"n": 1})).one().at)
+
+        for keep_seconds in (FOR_EVER, 3_600.0):
+            kept = await planned_at(keep_seconds)
+            assert await planned_at(0.0) > kept
+            assert await database.run(unit) > kept
+            assert await planned_at(keep_seconds) == kept
+        for keep_seconds in (0.0, 1e-9):
+            assert await planned_at(keep_seconds) < await planned_at(keep_seconds)
+        # What was thrown away is made anew once, and kept.
+        kept = await planned_at(FOR_EVER)
+        assert await planned_at(FOR_EVER) == kept
 
 
 async def test_what_is_refused_is_the_same_error_from_a_fetch_and_from_a_unit(
