@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import uvloop
 
-from tests.benchmarks import drain, export, latency, submit
+from tests.benchmarks import adaptive, drain, export, latency, submit
 from tests.benchmarks.contest import say
 from tests.benchmarks.machine import describe
 from tests.benchmarks.report import as_json, as_markdown
@@ -18,7 +18,9 @@ from tests.benchmarks.stage import CHECKOUT, Stage
 if TYPE_CHECKING:
     from tests.benchmarks.contest import Table
 
-PARTS = ("submit", "drain", "latency", "export")
+PARTS = ("submit", "drain", "latency", "adaptive", "export")
+# A minute each, most of it spent waiting: more rounds say little more.
+_ADAPTIVE_ROUNDS = 2
 
 
 async def measure(
@@ -39,6 +41,10 @@ async def measure(
                 case "latency":
                     samples = 20 if quick else 100
                     tables.append(await latency.contest(stage, rounds=rounds, samples=samples))
+                case "adaptive":
+                    tables.append(
+                        await adaptive.contest(stage, rounds=min(rounds, _ADAPTIVE_ROUNDS))
+                    )
                 case _:
                     files = 60 if quick else 300
                     tables.append(await export.contest(stage, rounds=rounds, files=files))

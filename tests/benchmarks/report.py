@@ -49,7 +49,8 @@ def as_markdown(tables: Sequence[Table], about: Mapping[str, object]) -> str:
     introduction = (
         f"Written by `{about['command']}` on {about['date']}. Figures are medians of rounds in"
         " which all lines of a table took turns; a ratio is the median of the ratios within the"
-        " rounds. Figures move with the machine, ratios much less."
+        " rounds. Figures move with the machine, ratios much less. One part alone:"
+        " `--only adaptive`; a short round, which is written elsewhere: `--quick`."
     )
     parts = ["# Benchmarks", "", introduction, ""]
     for table in tables:
