@@ -11,6 +11,7 @@ from consumer.intake import Intake
 from consumer.lease import Leases
 from consumer.loop import Consumer
 from consumer.pace import Paces
+from consumer.regulator import Regulator
 from consumer.releaser import Releaser
 from consumer.settler import Settler
 from consumer.telling import show_load
@@ -54,7 +55,12 @@ def assemble(
     theirs, ``wake`` when something was left for others to do, now or later. ``clock`` is the
     loop's own, by which this process knows its leases' ends.
     """
-    intake = Intake(slots=settings.concurrency, prefetch_inputs=settings.prefetch_inputs)
+    intake = Intake(
+        slots=settings.concurrency,
+        prefetch_inputs=settings.prefetch_inputs,
+        prefetch_seconds=settings.prefetch_seconds,
+        kinds=runners,
+    )
     leases = Leases(
         database,
         queue,
@@ -90,9 +96,22 @@ def assemble(
             if kind.isolation == "none"
         },
         instruments=instruments,
+        clock=clock,
     )
+    regulator = Regulator(
+        intake,
+        executor,
+        paces,
+        bounds={name: kinds[name].concurrency for name in runners},
+        slots=settings.concurrency,
+        minimum=settings.concurrency_minimum,
+        window_seconds=settings.concurrency_window_seconds,
+        prefetch_seconds=settings.prefetch_seconds,
+        clock=clock,
+    )
+    database.told_wait = regulator.note_wait
     health.complaints.append(lambda: _complaint(executor))
-    show_load(instruments.metrics, intake, executor)
+    show_load(instruments.metrics, intake, executor, regulator)
     workshop = Workshop(
         runners,
         leases,
@@ -101,6 +120,7 @@ def assemble(
         acknowledger,
         executor,
         paces,
+        regulator,
         instruments=instruments,
     )
     return Consumer(
@@ -113,6 +133,7 @@ def assemble(
         releaser,
         acknowledger,
         paces,
+        regulator,
         receivers=settings.receivers,
         receive_entries=settings.receive_entries,
         drain_seconds=settings.drain_seconds,

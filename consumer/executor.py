@@ -1,16 +1,18 @@
 """Runs the inputs of claims in a bounded number of slots, and bounds what runs there.
 
 Claims have their slots in the order in which they came: the inputs of one start before those of
-the next, so that an entry is done, and off the books, as early as can be.
+the next, so that an entry is done, and off the books, as early as can be. Each kind has a lane,
+with as many slots as its limit says; a kind at its limit lets those pass that came after it.
 
 A coroutine can swallow ``CancelledError`` and run on. It cannot be stopped then, but it must not
 hold up others: after a grace its task is left alone, its slot stays taken, and the process, once
-drained, ends without waiting for it.
+drained, ends without waiting for it. Where no slot is left, what waits is given back.
 """
 
 from __future__ import annotations
 
 import asyncio
+import itertools
 import time
 from collections import deque
 from contextlib import suppress
@@ -64,6 +66,10 @@ class _Share:
     runner: Runner
     told: Told
     context: Context
+    lane: _Lane
+    # Claims are numbered as they come, which is at this time.
+    number: int
+    came_at: float
     next: int = 0
     running: int = 0
     error: BaseException | None = None
@@ -73,6 +79,25 @@ class _Share:
     def waiting(self) -> int:
         """Give the number of inputs that have not started."""
         return len(self.lease.claim.inputs) - self.next
+
+
+@dataclass(slots=True, eq=False)
+class _Lane:
+    """What there is of one kind: claims with inputs that wait, and runs."""
+
+    kind: str
+    limit: int
+    queue: deque[_Share] = field(default_factory=deque)
+    running: int = 0
+    # Inputs that have not started.
+    waiting: int = 0
+    last_start_at: float = 0.0
+
+    def first(self) -> _Share:
+        """Give the claim that came first of those with inputs that wait; there is one."""
+        while not (share := self.queue[0]).waiting:
+            self.queue.popleft()
+        return share
 
 
 class Run:
@@ -109,23 +134,48 @@ class Executor:
         grace_seconds: float,
         limits_seconds: Mapping[str, float | None],
         instruments: Instruments = SILENT,
+        clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self.slots = slots
         self.withheld = 0
+        self._clock = clock
+        self._limit = slots
+        # Slots in which something may start: below 0 while more run than may now.
         self._free = slots
+        self._lanes: dict[str, _Lane] = {}
+        self._numbers = itertools.count()
         self._intake = intake
         self._stop = stop
         self._grace_seconds = grace_seconds
         self._limits_seconds = limits_seconds
         self._tracing = instruments.tracing
-        self._queue: deque[_Share] = deque()
         # Nobody else holds on to what was left alone, and it still runs.
         self._left: set[Run] = set()
 
     @property
     def capacity(self) -> int:
-        """Give the number of inputs that may run at once."""
-        return self.slots - self.withheld
+        """Give the number of slots that may be used now, by all kinds together."""
+        of_kinds = sum(lane.limit for lane in self._lanes.values()) or self.slots
+        return min(self._usable, of_kinds)
+
+    @property
+    def _usable(self) -> int:
+        return min(self.slots - self.withheld, self._limit)
+
+    def limit(self, slots: int, of_kinds: Mapping[str, int]) -> None:
+        """Use no more than so many slots from now on, and of each kind; what runs goes on."""
+        before = self._usable
+        self._limit = slots
+        self._free += self._usable - before
+        for kind, limit in of_kinds.items():
+            self._lane(kind).limit = limit
+        self.fill()
+
+    def _lane(self, kind: str) -> _Lane:
+        lane = self._lanes.get(kind)
+        if lane is None:
+            lane = self._lanes[kind] = _Lane(kind, self.slots)
+        return lane
 
     async def run(self, lease: Lease, runner: Runner, told: Told) -> None:
         """Run the inputs of a claim; return when none of it runs and none will start.
@@ -133,16 +183,22 @@ class Executor:
         ``told`` is called with what came of those that ran together, and how many seconds they
         took. None starts once the lease is halted or the process told to stop.
         """
-        share = _Share(lease, runner, told, copy_context())
-        lease.withdraw = lambda: self._withdraw(share)
-        self._queue.append(share)
+        lane = self._lane(lease.claim.kind)
+        share = _Share(
+            lease, runner, told, copy_context(), lane, next(self._numbers), self._clock()
+        )
+        lane.queue.append(share)
+        lane.waiting += share.waiting
+        lease.withdraw = lambda: self._remove(share)
+        if lease.halted:
+            self._remove(share)
         self.fill()
         try:
             if not self._is_over(share):
                 await share.ended.wait()
         finally:
             if not self._is_over(share):  # cancelled
-                self._withdraw(share)
+                self._remove(share)
                 lease.interrupt()
                 while not share.ended.is_set():
                     with suppress(asyncio.CancelledError):  # told again; the grace is short anyway
@@ -152,24 +208,58 @@ class Executor:
             raise share.error
 
     def fill(self) -> None:
-        """Start what may start; to be called when the process was told to stop, too."""
-        while self._queue:
-            share = self._queue[0]
-            if share.lease.halted or self._stop.is_set():
+        """Start what may start; to be called when the process was told to stop, too.
+
+        What waits is given back when nothing will start any more, or no slot is left for it.
+        """
+        if self._stop.is_set() or self.withheld == self.slots:
+            for lane in self._lanes.values():
+                while lane.queue:
+                    self._withdraw(lane.queue.popleft())
+            return
+        while self._free > 0 and (share := self._next()) is not None:
+            self._start(share)
+
+    def _next(self) -> _Share | None:
+        """Give the claim that came first of those that may have another slot."""
+        first: _Share | None = None
+        for lane in self._lanes.values():
+            if lane.waiting and lane.running < lane.limit:
+                share = lane.first()
+                if first is None or share.number < first.number:
+                    first = share
+        return first
+
+    def give_back(self, within_seconds: float, input_seconds: Callable[[str], float]) -> int:
+        """Give back the claims that will not begin within so long; give how many there were.
+
+        Of a claim that has begun, nothing could be given back before its runs end. How long an
+        input takes is what its kind took so far; where nothing starts at all, nobody knows, and
+        it takes at least as long again as it took until now.
+        """
+        now, usable, many = self._clock(), max(1, self.capacity), 0
+        for kind, lane in self._lanes.items():
+            seconds = input_seconds(kind) / min(lane.limit, usable)
+            while lane.queue and lane.queue[-1].next == 0:
+                share = lane.queue[-1]
+                in_vain = now - max(share.came_at, lane.last_start_at)
+                if max((lane.waiting - share.waiting) * seconds, in_vain) <= within_seconds:
+                    break
+                lane.queue.pop()
                 self._withdraw(share)
-            elif share.waiting and not self._free:
-                return
-            elif share.waiting:
-                self._start(share)
-            else:
-                self._queue.popleft()
+                many += 1
+        return many
 
     def _start(self, share: _Share) -> None:
         lease, runner = share.lease, share.runner
         inputs = lease.claim.inputs[share.next : share.next + runner.together]
-        run = Run(self, share, inputs, time.monotonic())
+        run = Run(self, share, inputs, self._clock())
         share.next += len(inputs)
         share.running += 1
+        lane = share.lane
+        lane.waiting -= len(inputs)
+        lane.running += 1
+        lane.last_start_at = run.began
         self._free -= 1
         if lease.started_at is None:
             lease.started_at = run.began
@@ -211,6 +301,7 @@ class Executor:
             self._came_back(run)
             return
         self._free += 1
+        run.share.lane.running -= 1
         outcomes: Sequence[Outcome] | None
         error = None if run.task.cancelled() else run.task.exception()
         if run.state is _State.TOO_LONG:
@@ -218,7 +309,7 @@ class Executor:
         elif error is not None:
             # A runner raises none: what gets through is meant to end the process.
             run.share.error = error
-            self._withdraw(run.share)
+            self._remove(run.share)
             run.share.lease.interrupt()
             outcomes = None
         elif not run.task.cancelled():
@@ -233,8 +324,13 @@ class Executor:
         """Leave a run alone that did not end when it was told to; its slot stays taken."""
         outcomes = self._time_limit(run) if run.state is _State.TOO_LONG else None
         run.state = _State.LEFT
+        before = self._usable
         self.withheld += 1
+        # Where fewer slots are in use than there are, another one takes its place.
+        self._free += 1 + self._usable - before
+        run.share.lane.running -= 1
         self._left.add(run)
+        self._intake.resize(self.capacity)
         log.error(
             "processor.abandoned",
             **_about(run),
@@ -247,8 +343,10 @@ class Executor:
 
     def _came_back(self, run: Run) -> None:
         self._left.discard(run)
+        before = self._usable
         self.withheld -= 1
-        self._free += 1
+        self._free += self._usable - before
+        self._intake.resize(self.capacity)
         error = None if run.task.cancelled() else run.task.exception()
         log.warning("processor.came_back", **_about(run), error=error and type(error).__name__)
         self.fill()
@@ -258,19 +356,25 @@ class Executor:
         share = run.share
         share.lease.running.discard(run)
         share.running -= 1
-        self._intake.forgo(inputs=len(run.inputs))
+        self._intake.forgo(share.lane.kind, inputs=len(run.inputs))
         if outcomes is not None:
-            share.told(share.lease, run.inputs, outcomes, time.monotonic() - run.began)
+            share.told(share.lease, run.inputs, outcomes, self._clock() - run.began)
         self.fill()
         if self._is_over(share):
             share.ended.set()
 
+    def _remove(self, share: _Share) -> None:
+        """Take a claim out of its lane."""
+        with suppress(ValueError):  # its last input has started
+            share.lane.queue.remove(share)
+        self._withdraw(share)
+
     def _withdraw(self, share: _Share) -> None:
-        """Start nothing further of a claim; what runs goes on."""
-        self._intake.forgo(inputs=share.waiting)
-        share.next = len(share.lease.claim.inputs)
-        if share in self._queue:
-            self._queue.remove(share)
+        """Start nothing further of a claim that is in no lane; what runs goes on."""
+        waiting = share.waiting
+        share.lane.waiting -= waiting
+        share.next += waiting
+        self._intake.forgo(share.lane.kind, inputs=waiting)
         if self._is_over(share):
             share.ended.set()
 

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 import structlog
 
+from infra.queue.protocol import Unwanted
 from infra.retry import jittered, sleep_unless
 from schema.errors import HaulageError
 
@@ -18,6 +19,7 @@ if TYPE_CHECKING:
     from consumer.intake import Intake, Room
     from consumer.lease import Leases
     from consumer.pace import Paces
+    from consumer.regulator import Regulator
     from consumer.releaser import Releaser
     from consumer.settler import Settler
     from consumer.work import Workshop
@@ -45,6 +47,7 @@ class Consumer:
         releaser: Releaser,
         acknowledger: Acknowledger,
         paces: Paces,
+        regulator: Regulator,
         *,
         receivers: int,
         receive_entries: int,
@@ -61,6 +64,8 @@ class Consumer:
         self._releaser = releaser
         self._acknowledger = acknowledger
         self._paces = paces
+        self._regulator = regulator
+        self._unwanted = Unwanted(intake.full, settler.shunned)
         self._receivers = receivers
         self._receive_entries = receive_entries
         self._drain_seconds = drain_seconds
@@ -81,6 +86,7 @@ class Consumer:
                 side.create_task(self._settler.run(), name="settler"),
                 side.create_task(self._releaser.run(), name="releaser"),
                 side.create_task(self._paces.run(), name="paces"),
+                side.create_task(self._regulator.run(), name="regulator"),
             ]
             deleting = side.create_task(self._acknowledger.run(), name="acknowledger")
             async with asyncio.TaskGroup() as work:
@@ -120,7 +126,7 @@ class Consumer:
             if stop.is_set():
                 return
             try:
-                claims = await self._queue.claim(room.entries, stop, shunned=self._settler.shunned)
+                claims = await self._queue.claim(room.entries, stop, self._unwanted)
             except Exception as error:  # noqa: BLE001 - one bad row must not end all consumers
                 self._intake.took(room, [])
                 failures += 1
@@ -135,7 +141,7 @@ class Consumer:
                 log.info("receive.recovered", after_failures=failures)
             failures = 0
             self._turned()
-            self._intake.took(room, [len(claim.inputs) for claim in claims])
+            self._intake.took(room, [(claim.kind, len(claim.inputs)) for claim in claims])
             for claim in claims:
                 work.create_task(self._carry(claim), name=f"entry {claim.entry_id}")
 

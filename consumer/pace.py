@@ -40,6 +40,10 @@ class Paces:
         self._unwritten.add(kind)
         self._measured.set()
 
+    def input_seconds(self, kind: str) -> float:
+        """Give how long an input of the kind takes here; 0 while that is not known."""
+        return self._average_ms.get(kind, 0.0) / 1000
+
     async def run(self) -> None:
         """Write what was measured, once per interval at most, until cancelled."""
         while True:

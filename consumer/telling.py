@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from consumer.executor import Executor
     from consumer.intake import Intake
     from consumer.lease import Lease
+    from consumer.regulator import Regulator
     from infra.queue.protocol import Claim, ClaimedInput
     from infra.settle import Settled
     from infra.telemetry.metrics import Metrics
@@ -86,8 +87,8 @@ def tell(metrics: Metrics, lease: Lease, *, ended: str, began: float) -> None:
         span.set_attribute(names.DWELL_CONSUMER_SECONDS, lease.started_at - began)
 
 
-def show_load(metrics: Metrics, intake: Intake, executor: Executor) -> None:
-    """Show how many inputs are in hand, and how many may run at once."""
+def show_load(metrics: Metrics, intake: Intake, executor: Executor, regulator: Regulator) -> None:
+    """Show how many inputs are in hand and are wanted there, and how many may run at once."""
     metrics.gauge(
         names.IN_FLIGHT, "{input}", "Inputs that were claimed and have not ended",
         lambda: [(intake.in_hand, {})],
@@ -95,6 +96,14 @@ def show_load(metrics: Metrics, intake: Intake, executor: Executor) -> None:
     metrics.gauge(
         names.CAPACITY, "{input}", "Inputs that may run at once",
         lambda: [(executor.capacity, {})],
+    )  # fmt: skip
+    metrics.gauge(
+        names.LIMIT, "{input}", "Inputs of a kind that may run at once",
+        lambda: [(slots, {names.METRIC_KIND: kind}) for kind, slots in regulator.limits.items()],
+    )  # fmt: skip
+    metrics.gauge(
+        names.TARGET, "{input}", "Inputs that are worth having in hand",
+        lambda: [(intake.target, {})],
     )  # fmt: skip
 
 

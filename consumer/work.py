@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from consumer.executor import Executor, Runner
     from consumer.lease import Lease, Leases
     from consumer.pace import Paces
+    from consumer.regulator import Regulator
     from consumer.releaser import Releaser
     from consumer.settler import Settler
     from infra.queue.protocol import Claim, ClaimedInput
@@ -41,6 +42,7 @@ class Workshop:
         acknowledger: Acknowledger,
         executor: Executor,
         paces: Paces,
+        regulator: Regulator,
         *,
         instruments: Instruments = SILENT,
     ) -> None:
@@ -52,6 +54,7 @@ class Workshop:
         self._acknowledger = acknowledger
         self._executor = executor
         self._paces = paces
+        self._regulator = regulator
 
     async def carry(self, claim: Claim) -> None:
         """Process a claim, settle it, and forget its message once the commit is in.
@@ -104,7 +107,9 @@ class Workshop:
         lease.ran += len(inputs)
         lease.run_seconds += elapsed_seconds
         elapsed_ms = elapsed_seconds * 1000
-        self._paces.note(lease.claim.kind, elapsed_ms=elapsed_ms, inputs=len(inputs))
+        kind = lease.claim.kind
+        self._paces.note(kind, elapsed_ms=elapsed_ms, inputs=len(inputs))
+        self._regulator.note(kind, outcomes, elapsed_seconds)
         each_ms = round(elapsed_ms / len(inputs))
         self._settler.add(
             lease,

@@ -17,6 +17,7 @@ import asyncpg
 from sqlalchemy import exc as sa_exc
 from sqlalchemy import text
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine  # noqa: TC002 - statements' own
+from sqlalchemy.pool import QueuePool
 
 from infra.database_url import open_engine
 from infra.driver import Writer, check_out, driver_of, fetch_rows, let_plan, session_of
@@ -65,6 +66,9 @@ class Database:
         metrics: Metrics = NO_METRICS,
     ) -> None:
         self._metrics = metrics
+        # Told by each who has a connection now how many seconds it waited until another was done
+        # with it: 0 where one was free, or was opened.
+        self.told_wait: Callable[[float], None] | None = None
         self._engine = engine
         self._keeps_session = keeps_session
         self._writer = Writer(engine.dialect)
@@ -122,7 +126,7 @@ class Database:
         sql, values = self._writer.write(statement)
         keep_seconds = statement.plan_seconds if isinstance(statement, Bound) else 0.0
         async with _speaking_plainly():
-            asked = time.perf_counter()
+            asked, was_used_up = time.perf_counter(), self._is_used_up()
             session = await check_out(self._engine)
             if driver_of(session).is_closed():
                 # It ended while nobody used it, which is no reason to fail.
@@ -132,7 +136,7 @@ class Database:
                 if values:
                     # Without values, Postgres keeps the plan in any case.
                     await let_plan(session, keep_seconds=keep_seconds)
-                self._metrics.waited_for_connection(time.perf_counter() - asked)
+                self._tell_wait(asked, was_used_up=was_used_up)
                 return await fetch_rows(session, sql, values)
             except BaseException as error:
                 if _is_spoilt(error):
@@ -181,11 +185,21 @@ class Database:
 
     @asynccontextmanager
     async def _checked_out(self, engine: AsyncEngine) -> AsyncIterator[AsyncConnection]:
-        asked = time.perf_counter()
+        asked, was_used_up = time.perf_counter(), self._is_used_up()
         async with engine.connect() as connection, _kept_whole(connection):
             await let_plan(session_of(connection), keep_seconds=0.0)
-            self._metrics.waited_for_connection(time.perf_counter() - asked)
+            self._tell_wait(asked, was_used_up=was_used_up)
             yield connection
+
+    def _is_used_up(self) -> bool:
+        pool = self._engine.pool
+        return isinstance(pool, QueuePool) and pool.checkedout() >= pool.size()
+
+    def _tell_wait(self, asked: float, *, was_used_up: bool) -> None:
+        seconds = time.perf_counter() - asked
+        self._metrics.waited_for_connection(seconds)
+        if self.told_wait is not None:
+            self.told_wait(seconds if was_used_up else 0.0)
 
     async def ping(self) -> None:
         """Return when the database answers; raise ``Unavailable`` when it does not."""

@@ -11,7 +11,7 @@ from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError
 
 from schema.errors import Misconfigured
 from schema.export import EXPORT
-from schema.kinds import Kind
+from schema.kinds import ConcurrencyBounds, Kind
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -32,6 +32,12 @@ class KindPolicy(BaseModel):
         default=None, alias="backoffCapSeconds", gt=0, le=2_592_000
     )
     chunk_maximum: int | None = Field(default=None, alias="chunkMaximum", ge=1, le=10_000)
+    concurrency_minimum: int | None = Field(
+        default=None, alias="concurrencyMinimum", ge=1, le=10_000
+    )
+    concurrency_maximum: int | None = Field(
+        default=None, alias="concurrencyMaximum", ge=1, le=10_000
+    )
 
 
 _NO_POLICY = "is no policy; there are: " + ", ".join(
@@ -103,9 +109,17 @@ def _applied(kind: Kind, policy: KindPolicy) -> Kind:
             f" ({backoff.base_seconds:g})"
         )
     maximum = policy.chunk_maximum or kind.chunk.maximum
+    at_least = policy.concurrency_minimum or kind.concurrency.minimum
+    at_most = policy.concurrency_maximum or kind.concurrency.maximum
+    if at_most is not None and at_most < at_least:
+        raise Misconfigured(
+            f"HAULAGE_KIND_POLICIES: {kind.name}: concurrencyMaximum ({at_most}) is less than"
+            f" concurrencyMinimum ({at_least})"
+        )
     return dataclasses.replace(
         kind,
         max_attempts=policy.max_attempts or kind.max_attempts,
+        concurrency=ConcurrencyBounds(at_least, at_most),
         backoff=backoff,
         chunk=dataclasses.replace(
             kind.chunk, maximum=maximum, minimum=min(kind.chunk.minimum, maximum)

@@ -102,7 +102,10 @@ class Settings(BaseModel):
     # Consumer.
     receivers: int = Field(default=2, ge=1, le=32, description="Long polls open at once")
     concurrency: int = Field(default=16, ge=1, le=10_000)
+    concurrency_minimum: int = Field(default=1, ge=1, le=10_000)
+    concurrency_window_seconds: float = Field(default=1, gt=0, le=_DAY)
     prefetch_inputs: int = Field(default=0, ge=0, le=100_000)
+    prefetch_seconds: float = Field(default=2, gt=0, le=_DAY)
     receive_wait_seconds: int = Field(default=20, ge=0, le=20)
     receive_entries: int = Field(default=10, ge=1, le=1_000)
     lease_seconds: float = Field(default=30, ge=1, le=43_200)

@@ -36,6 +36,18 @@ class JobOptions(BaseModel):
 
 
 @dataclass(frozen=True, slots=True)
+class ConcurrencyBounds:
+    """Bounds of how many inputs of a kind run at once in a consumer (None: as many as it can).
+
+    Between them it falls while many inputs fail in a way that may pass, and rises again. A kind
+    whose neighbours are many, one of which may be down alone, has a minimum to match.
+    """
+
+    minimum: int = 1
+    maximum: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
 class Kind:
     """A kind of job.
 
@@ -53,6 +65,7 @@ class Kind:
     processor: str
     options_model: type[BaseModel] = JobOptions
     chunk: ChunkBounds = field(default_factory=ChunkBounds)
+    concurrency: ConcurrencyBounds = field(default_factory=ConcurrencyBounds)
     backoff: Backoff = field(default_factory=Backoff)
     max_attempts: int = 8
     identity: Callable[[BaseModel], object] | None = None
@@ -63,6 +76,10 @@ class Kind:
     def __post_init__(self) -> None:
         if not _NAME.fullmatch(self.name):
             msg = f"kind name {self.name!r} must match {_NAME.pattern}"
+            raise ValueError(msg)
+        most = self.concurrency.maximum
+        if self.concurrency.minimum < 1 or (most is not None and most < self.concurrency.minimum):
+            msg = f"kind {self.name!r}: concurrency must have 1 <= minimum <= maximum"
             raise ValueError(msg)
         if self.time_limit_seconds is not None and self.time_limit_seconds <= 0:
             msg = f"kind {self.name!r}: time_limit_seconds must be above 0; None sets no limit"

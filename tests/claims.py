@@ -1,5 +1,6 @@
 """Claims as a queue would hand them over, for tests of what runs them."""
 
+import asyncio
 import datetime as dt
 import json
 from typing import Any
@@ -32,3 +33,9 @@ def claim_of(
         ),
     }
     return Claim(**(values | changes))
+
+
+async def turns() -> None:
+    """Let the loop turn until what was ready has run."""
+    for _ in range(10):
+        await asyncio.sleep(0)

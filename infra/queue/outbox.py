@@ -6,7 +6,7 @@ import asyncio
 import time
 from typing import TYPE_CHECKING
 
-from infra.queue.protocol import Claim
+from infra.queue.protocol import NOTHING, Claim, Unwanted
 from infra.retry import sleep_unless
 from infra.telemetry import names
 from infra.telemetry.instruments import SILENT
@@ -14,14 +14,14 @@ from schema.statements.claim import claim_ready, next_ready
 from schema.statements.turns import FIRST_TURN
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Sequence
-    from uuid import UUID
+    from collections.abc import Sequence
 
     from infra.database import Database
     from infra.telemetry.instruments import Instruments
     from infra.wakeup import Listener
 
 _SPIN_FLOOR_SECONDS = 0.01
+_FULL_SECONDS = 0.25
 _MOST_DOUBLINGS = 10
 
 
@@ -53,7 +53,7 @@ class OutboxQueue:
         self._claiming = asyncio.Lock()
 
     async def claim(
-        self, most: int, stop: asyncio.Event, *, shunned: Collection[UUID] = ()
+        self, most: int, stop: asyncio.Event, unwanted: Unwanted = NOTHING
     ) -> Sequence[Claim]:
         """Claim up to ``most`` ready entries, waiting at most the poll floor for the first.
 
@@ -63,15 +63,24 @@ class OutboxQueue:
         async with self._claiming:
             if stop.is_set():
                 return ()
-            if self._may_be_ready and (claims := await self._claim_now(most, shunned)):
+            if self._may_be_ready and (claims := await self._claim_now(most, unwanted)):
                 return claims
-            rows = await self._database.fetch(next_ready(kinds=self._kinds, shunned=shunned))
+            rows = await self._database.fetch(
+                next_ready(kinds=self._wanted(unwanted), shunned=unwanted.jobs)
+            )
             due_seconds = float(rows[0].seconds) if rows else self._poll_floor_seconds
+            if unwanted.kinds:
+                # No wake-up tells when one of them is wanted again.
+                due_seconds = min(max(due_seconds, _FULL_SECONDS), self._poll_floor_seconds)
             if self._may_be_ready or due_seconds > 0:
                 await sleep_unless(stop, self._woken)(self._pause_seconds(due_seconds))
                 self._woken.clear()
             self._may_be_ready = True
-            return () if stop.is_set() else await self._claim_now(most, shunned)
+            return () if stop.is_set() else await self._claim_now(most, unwanted)
+
+    def _wanted(self, unwanted: Unwanted) -> Sequence[str]:
+        full = unwanted.kinds
+        return tuple(kind for kind in self._kinds if kind not in full) if full else self._kinds
 
     def _pause_seconds(self, due_seconds: float) -> float:
         if due_seconds <= 0:
@@ -81,14 +90,14 @@ class OutboxQueue:
             self._in_vain = min(self._in_vain + 1, _MOST_DOUBLINGS)
         return min(max(due_seconds, _SPIN_FLOOR_SECONDS), self._poll_floor_seconds)
 
-    async def _claim_now(self, most: int, shunned: Collection[UUID]) -> Sequence[Claim]:
+    async def _claim_now(self, most: int, unwanted: Unwanted) -> Sequence[Claim]:
         statement = claim_ready(
             self._worker,
             self._lease_seconds,
-            kinds=self._kinds,
+            kinds=self._wanted(unwanted),
             most=most,
             turn=self._turn,
-            shunned=shunned,
+            shunned=unwanted.jobs,
         )
         began = time.monotonic()
         rows = await self._database.fetch(statement)

@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     import asyncio
     import datetime as dt
     from collections.abc import Collection, Sequence
+    from collections.abc import Set as AbstractSet
     from uuid import UUID
 
     from sqlalchemy import Row
@@ -93,17 +94,27 @@ class Claim:
         )
 
 
+@dataclass(frozen=True, slots=True)
+class Unwanted:
+    """What a consumer leaves to others for now: views, looked at anew whenever it claims."""
+
+    kinds: AbstractSet[str] = frozenset()
+    jobs: Collection[UUID] = ()
+
+
+NOTHING = Unwanted()
+
+
 class Queue(Protocol):
     """Delivers claims to one consumer process."""
 
     async def claim(
-        self, most: int, stop: asyncio.Event, *, shunned: Collection[UUID] = ()
+        self, most: int, stop: asyncio.Event, unwanted: Unwanted = NOTHING
     ) -> Sequence[Claim]:
         """Wait for work and claim up to ``most`` entries; nothing came: an empty sequence.
 
-        Nothing is claimed of jobs that are ``shunned`` by the time of the claim: it may be a view
-        of what changes while work is waited for. Returns soon after ``stop`` is set, with whatever
-        had already been delivered. Raises ``Unavailable`` when the queue or the database is away.
+        Returns soon after ``stop`` is set, with whatever had already been delivered. Raises
+        ``Unavailable`` when the queue or the database is away.
         """
         ...
 

@@ -14,7 +14,7 @@ import structlog
 
 from infra.clients import speaking_plainly
 from infra.patience import lock_seconds
-from infra.queue.protocol import Claim
+from infra.queue.protocol import NOTHING, Claim, Unwanted
 from infra.queue.receipts import BATCH_LIMIT, Delivery, Receipts
 from infra.queue.received import Received, received
 from infra.retry import is_lock_timeout, jittered, sleep_unless
@@ -38,6 +38,8 @@ if TYPE_CHECKING:
 log: structlog.stdlib.BoundLogger = structlog.get_logger(__name__)
 
 _PACE_CAP_SECONDS = 2.0
+# Others may take them; those that nobody wants now must not go round and round.
+_UNWANTED_SECONDS = 5
 
 
 @dataclass(slots=True)
@@ -47,15 +49,18 @@ class Polled:
     many: int
     # By entry: to be claimed, and then those of which nothing could be.
     deliveries: dict[int, Delivery] = field(default_factory=dict)
-    # Copies of one of these, messages of a kind unknown here, and what is none of ours.
+    # Copies of one of these, messages of a kind that is not wanted now, or is unknown here, and
+    # what is none of ours.
     again: list[Delivery] = field(default_factory=list)
+    unwanted: list[Delivery] = field(default_factory=list)
     early: list[Delivery] = field(default_factory=list)
     foreign: list[Received] = field(default_factory=list)
 
     @property
     def left(self) -> int:
         """Give how many messages brought no claim."""
-        return len(self.deliveries) + len(self.again) + len(self.early) + len(self.foreign)
+        beside = len(self.again) + len(self.unwanted) + len(self.early) + len(self.foreign)
+        return len(self.deliveries) + beside
 
 
 class SqsQueue:
@@ -107,7 +112,7 @@ class SqsQueue:
         self._has_failed = False
 
     async def claim(
-        self, most: int, stop: asyncio.Event, *, shunned: Collection[UUID] = ()
+        self, most: int, stop: asyncio.Event, unwanted: Unwanted = NOTHING
     ) -> Sequence[Claim]:
         """Finish one long poll and claim what it brought, even when ``stop`` is set meanwhile."""
         if self._has_failed:
@@ -117,29 +122,27 @@ class SqsQueue:
             self._has_failed = False
         try:
             while self._unseen:
-                await self._see_to(self._unseen.pop(), shunned)
-            return await self._poll(most, stop, shunned)
+                await self._see_to(self._unseen.pop(), unwanted)
+            return await self._poll(most, stop, unwanted)
         except Exception:
             self._has_failed = True
             raise
 
-    async def _poll(
-        self, most: int, stop: asyncio.Event, shunned: Collection[UUID]
-    ) -> Sequence[Claim]:
+    async def _poll(self, most: int, stop: asyncio.Event, unwanted: Unwanted) -> Sequence[Claim]:
         began = time.monotonic()
-        polled = await self._receive(min(most, BATCH_LIMIT))
+        polled = await self._receive(min(most, BATCH_LIMIT), unwanted)
         if polled.many:
             self._empty_at_once = 0
         else:
             await self._pace(time.monotonic() - began, stop)
-        claims = await self._claim_from(polled, shunned) if polled.deliveries else ()
+        claims = await self._claim_from(polled, unwanted) if polled.deliveries else ()
         if claims:
             self._unseen += [polled] if polled.left else []
         elif polled.left:
-            await self._see_to(polled, shunned)
+            await self._see_to(polled, unwanted)
         return claims
 
-    async def _claim_from(self, polled: Polled, shunned: Collection[UUID]) -> Sequence[Claim]:
+    async def _claim_from(self, polled: Polled, unwanted: Unwanted) -> Sequence[Claim]:
         # A poll that brings nothing is no event, and waiting for one is no work.
         deliveries = polled.deliveries
         with self._instruments.tracing.together(
@@ -147,20 +150,18 @@ class SqsQueue:
             (delivery.message.trace for delivery in deliveries.values()),
             attributes={names.MESSAGING_BATCH_COUNT: len(deliveries)},
         ) as span:
-            claims = [*await self._claim(deliveries, shunned)]
+            claims = [*await self._claim(deliveries, unwanted)]
             if deliveries:
                 try:
                     # Who was starting the same job this moment has done so by now.
-                    claims += await self._claim(deliveries, shunned)
+                    claims += await self._claim(deliveries, unwanted)
                 except Exception as error:  # noqa: BLE001 - what is claimed must be carried
                     _tell_not_judged(error, len(deliveries))
                     deliveries.clear()  # they come back
             span.set_attribute(names.DUPLICATES, len(deliveries))
         return claims
 
-    async def _claim(
-        self, deliveries: dict[int, Delivery], shunned: Collection[UUID]
-    ) -> Sequence[Claim]:
+    async def _claim(self, deliveries: dict[int, Delivery], unwanted: Unwanted) -> Sequence[Claim]:
         """Claim what the messages point at, and take these messages out of ``deliveries``.
 
         Those of shunned jobs stay there: they go back to Postgres, to be sent after a moment.
@@ -168,7 +169,7 @@ class SqsQueue:
         wanted = {
             entry_id: delivery.message.job_id
             for entry_id, delivery in deliveries.items()
-            if delivery.message.job_id not in shunned
+            if delivery.message.job_id not in unwanted.jobs
         }
         if not wanted:
             return ()
@@ -211,7 +212,7 @@ class SqsQueue:
             jittered(self._empty_at_once, base_seconds=0.05, cap_seconds=_PACE_CAP_SECONDS)
         )
 
-    async def _receive(self, most: int) -> Polled:
+    async def _receive(self, most: int, unwanted: Unwanted) -> Polled:
         with speaking_plainly("sqs"):
             answer = await self._receiving.receive_message(
                 QueueUrl=self._queue_url,
@@ -232,13 +233,15 @@ class SqsQueue:
             delivery = Delivery(each.handle, now, message)
             if message.kind not in self._kinds:
                 polled.early.append(delivery)
+            elif message.kind in unwanted.kinds:
+                polled.unwanted.append(delivery)
             elif message.entry_id in polled.deliveries:
                 polled.again.append(delivery)
             else:
                 polled.deliveries[message.entry_id] = delivery
         return polled
 
-    async def _see_to(self, polled: Polled, shunned: Collection[UUID]) -> None:
+    async def _see_to(self, polled: Polled, unwanted: Unwanted) -> None:
         """Do what is to be done about messages without a claim; if it fails they come back."""
         left = polled.left
         try:
@@ -247,8 +250,9 @@ class SqsQueue:
                     await self._park(polled.foreign)
                 if polled.early:
                     await self._put_off(polled.early)
+                await self._receipts.hide([(each, _UNWANTED_SECONDS) for each in polled.unwanted])
                 await self._receipts.delete([delivery.handle for delivery in polled.again])
-                await self._let_go(polled.deliveries, shunned)
+                await self._let_go(polled.deliveries, unwanted)
         except Exception as error:  # noqa: BLE001 - one bad message must not end the polls
             self._has_failed = True
             _tell_not_judged(error, left)
@@ -264,7 +268,7 @@ class SqsQueue:
             remedy="another consumer must know the kind, or HAULAGE_KINDS lacks it here",
         )
 
-    async def _let_go(self, deliveries: dict[int, Delivery], shunned: Collection[UUID]) -> None:
+    async def _let_go(self, deliveries: dict[int, Delivery], unwanted: Unwanted) -> None:
         """Delete what the database has nothing left to do for; hide what another consumer runs."""
         if not deliveries:
             return
@@ -284,10 +288,8 @@ class SqsQueue:
                 self._held[entry_id, row.epoch] = delivery
             else:
                 others.append((delivery, math.ceil(row.lease_seconds) + 1))
-        self._tell_duplicates(
-            [each.message for each in deliveries.values() if each.message.job_id not in shunned],
-            busy,
-        )
+        messages = [delivery.message for delivery in deliveries.values()]
+        self._tell_duplicates([it for it in messages if it.job_id not in unwanted.jobs], busy)
         await self._receipts.hide(others)
         await self._receipts.delete(done)
 

@@ -10,7 +10,16 @@ from typing import TYPE_CHECKING
 
 import uvloop
 
-from tests.benchmarks import drain, export, idle, latency, single, submit, sustained
+from tests.benchmarks import (
+    adaptive,
+    drain,
+    export,
+    idle,
+    latency,
+    single,
+    submit,
+    sustained,
+)
 from tests.benchmarks.contest import say
 from tests.benchmarks.machine import describe
 from tests.benchmarks.report import as_document, as_markdown, write
@@ -19,7 +28,9 @@ from tests.benchmarks.stage import CHECKOUT, Stage
 if TYPE_CHECKING:
     from tests.benchmarks.contest import Table
 
-PARTS = ("submit", "single", "drain", "sustained", "latency", "idle", "export")
+PARTS = ("submit", "single", "drain", "sustained", "latency", "adaptive", "idle", "export")
+# A minute each, most of it spent waiting: more rounds say little more.
+_ADAPTIVE_ROUNDS = 2
 
 
 async def measure(
@@ -44,11 +55,15 @@ async def measure(
                     jobs = 2 if quick else 4
                     tables.append(await drain.contest(stage, jobs=jobs, rounds=rounds))
                 case "latency":
-                    samples = 20 if quick else 100
+                    samples = 20 if quick else 60
                     tables.append(await latency.contest(stage, rounds=rounds, samples=samples))
                 case "idle":
-                    seconds = 3.0 if quick else 60 / rounds
+                    seconds = 3.0 if quick else 30 / rounds
                     tables.append(await idle.contest(stage, rounds=rounds, seconds=seconds))
+                case "adaptive":
+                    tables.append(
+                        await adaptive.contest(stage, rounds=min(rounds, _ADAPTIVE_ROUNDS))
+                    )
                 case _:
                     files = 60 if quick else 300
                     tables.append(await export.contest(stage, rounds=rounds, files=files))

@@ -18,7 +18,7 @@ import psutil
 import uvloop
 
 from consumer.executor import Executor
-from consumer.intake import Intake
+from consumer.intake import Intake, Room
 from consumer.lease import Lease
 from consumer.processors.children import Children
 from consumer.processors.isolated import Isolated
@@ -86,8 +86,9 @@ class _Bounded:
 
     def __init__(self, runner: Runner) -> None:
         self._runner = runner
+        self._intake = Intake(slots=1, prefetch_inputs=0)
         self._executor = Executor(
-            Intake(slots=1, prefetch_inputs=0),
+            self._intake,
             slots=1,
             stop=asyncio.Event(),
             grace_seconds=1,
@@ -98,6 +99,7 @@ class _Bounded:
         """Give what came of all inputs of the claim."""
         said: list[Outcome] = []
         lease = Lease(claim, expires_at=0.0)
+        self._intake.took(Room(0, 0.0), [(claim.kind, len(inputs))])
         await self._executor.run(lease, self._runner, lambda _, __, came, ___: said.extend(came))
         return said
 

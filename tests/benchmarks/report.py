@@ -66,7 +66,8 @@ def as_markdown(
     introduction = (
         f"Written by `{about['command']}` on {about['date']}. Figures are medians of rounds in"
         " which all lines of a table took turns; a ratio is the median of the ratios within the"
-        " rounds. Figures move with the machine, ratios much less."
+        " rounds. Figures move with the machine, ratios much less. One part alone:"
+        " `--only adaptive`; a short round, which is written elsewhere: `--quick`."
     )
     parts = ["# Benchmarks", "", introduction, ""]
     if picture is not None:

@@ -2,9 +2,8 @@
 
 import asyncio
 import os
-from collections.abc import AsyncIterator, Collection, Sequence
+from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
-from uuid import UUID
 
 from consumer.assembly import assemble
 from consumer.executor import Runner
@@ -12,7 +11,7 @@ from consumer.processors.loading import load_runners
 from consumer.processors.protocol import Resources
 from infra.http import Health
 from infra.process import run
-from infra.queue.protocol import Claim, ClaimedInput, Queue
+from infra.queue.protocol import NOTHING, Claim, ClaimedInput, Queue, Unwanted
 from infra.settings import Settings
 from infra.wakeup import Listener
 from schema.outcome import Outcome
@@ -32,9 +31,9 @@ class CrashingQueue:
         self.abandon = queue.abandon
 
     async def claim(
-        self, most: int, stop: asyncio.Event, *, shunned: Collection[UUID] = ()
+        self, most: int, stop: asyncio.Event, unwanted: Unwanted = NOTHING
     ) -> Sequence[Claim]:
-        claims = await self._queue.claim(most, stop, shunned=shunned)
+        claims = await self._queue.claim(most, stop, unwanted)
         if claims:
             self._probe.reach("claim:handed over")
         return claims

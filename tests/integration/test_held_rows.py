@@ -13,7 +13,7 @@ from structlog.testing import capture_logs
 
 from consumer.lease import Leases
 from infra.database import Database
-from infra.queue.protocol import Claim, ClaimedInput
+from infra.queue.protocol import Claim, ClaimedInput, Unwanted
 from infra.settle import Settlement, settle
 from schema.errors import Unavailable
 from schema.outcome import Failed, Outcome, Succeeded
@@ -304,10 +304,8 @@ async def test_nothing_is_claimed_of_a_shunned_job_and_nothing_of_it_is_lost(
 ) -> None:
     shunned, free = await platform.submit(2, chunk_size=1), await platform.submit(2, chunk_size=1)
     await delivery.deliver()
-    queue, view = delivery.queue("w"), {shunned: True}.keys()
-    claims = [
-        claim for _ in range(3) for claim in await queue.claim(10, asyncio.Event(), shunned=view)
-    ]
+    queue, unwanted = delivery.queue("w"), Unwanted(jobs={shunned: True}.keys())
+    claims = [claim for _ in range(3) for claim in await queue.claim(10, asyncio.Event(), unwanted)]
     assert [claim.job_id for claim in claims] == [free] * 2
     assert {entry.epoch for entry in await platform.entries(shunned)} == {0}
     async with delivery.dispatching(), delivery.consuming(Recorder()):

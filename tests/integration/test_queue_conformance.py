@@ -6,10 +6,10 @@ from collections import Counter
 import asyncpg
 from sqlalchemy import text
 
-from infra.queue.protocol import Claim, ClaimedInput
+from infra.queue.protocol import Claim, ClaimedInput, Unwanted
 from schema.outcome import Failed, Outcome, Succeeded
 from tests.deliveries import Delivery
-from tests.platform import Gated, Platform, Recorder, eventually, seeded
+from tests.platform import KIND, Gated, Platform, Recorder, eventually, seeded
 from tests.steps import open_unit
 
 
@@ -304,3 +304,20 @@ async def test_a_database_error_while_settling_is_retried_and_counted_once(
         await eventually(survives, timeout_seconds=60)
     assert (await platform.job(job_id)).succeeded == 300
     await platform.check_consistency()
+
+
+async def test_kinds_of_which_a_consumer_has_enough_are_left_to_others(
+    delivery: Delivery, platform: Platform
+) -> None:
+    job_id = await platform.submit(3)
+    await delivery.deliver()
+    stop = asyncio.Event()
+    assert not await delivery.queue("full").claim(10, stop, Unwanted({KIND}))
+    other = delivery.queue("other")
+
+    async def is_claimed() -> bool:
+        return bool(await other.claim(10, stop))
+
+    await eventually(is_claimed)
+    (entry,) = await platform.entries(job_id)
+    assert (entry.locked_by, entry.epoch) == ("other", 1)

@@ -1,8 +1,7 @@
-"""Slots and who has them next, and how much is taken in for them."""
+"""Slots and who has them next, and what is given back."""
 
 import asyncio
 from collections.abc import Sequence
-from typing import Any
 
 import pytest
 
@@ -11,7 +10,7 @@ from consumer.intake import Intake, Room
 from consumer.lease import Lease
 from infra.queue.protocol import Claim, ClaimedInput
 from schema.outcome import Outcome, Succeeded
-from tests.claims import claim_of
+from tests.claims import claim_of, turns
 
 
 class Runner:
@@ -42,6 +41,7 @@ class Bench:
 
     def __init__(self, slots: int, **limits_seconds: float) -> None:
         self.stop = asyncio.Event()
+        self.now = 0.0
         self.intake = Intake(slots=slots, prefetch_inputs=0)
         self.executor = Executor(
             self.intake,
@@ -49,13 +49,14 @@ class Bench:
             stop=self.stop,
             grace_seconds=0.01,
             limits_seconds=limits_seconds,
+            clock=lambda: self.now,
         )
         self.runner = Runner()
         self.told: list[tuple[int, Outcome]] = []
 
-    def begin(self, *numbers: int, **changes: Any) -> tuple[Lease, asyncio.Task[None]]:
-        self.intake.took(Room(0, 0.0), [len(numbers)])
-        lease = Lease(claim_of("noop", *numbers, **changes), expires_at=0.0)
+    def begin(self, *numbers: int, kind: str = "noop") -> tuple[Lease, asyncio.Task[None]]:
+        lease = Lease(claim_of(kind, *numbers), expires_at=0.0)
+        self.intake.took(Room(0, 0.0), [(kind, len(numbers))])
         return lease, asyncio.create_task(self.executor.run(lease, self.runner, self.tell))
 
     def tell(
@@ -73,11 +74,6 @@ class Bench:
         for number in numbers:
             self.runner.said[number].set_result(Succeeded())
         await turns()
-
-
-async def turns() -> None:
-    for _ in range(10):
-        await asyncio.sleep(0)
 
 
 async def test_claims_have_their_slots_in_the_order_in_which_they_came() -> None:
@@ -125,21 +121,94 @@ async def test_nothing_starts_once_the_process_was_told_to_stop() -> None:
 
 
 async def test_a_slot_whose_run_does_not_end_is_missing_until_it_does() -> None:
-    bench = Bench(slots=1)
+    bench = Bench(slots=2)
     bench.runner.is_deaf = True
     lease, first = bench.begin(1)
     _, second = bench.begin(2)
+    _, third = bench.begin(3)
     await turns()
     lease.interrupt()
     await first
-    assert (bench.executor.withheld, bench.executor.capacity) == (1, 0)
-    assert bench.runner.started == [1]
+    assert (bench.executor.withheld, bench.executor.capacity) == (1, 1)
+    await bench.say(2)
+    assert bench.runner.started == [1, 2, 3]
+    _, fourth = bench.begin(4)
     await bench.say(1)
     assert bench.executor.withheld == 0
-    assert bench.runner.started == [1, 2]
-    await bench.say(2)
-    await second
-    assert bench.told == [(2, Succeeded())], "nothing is recorded of what was interrupted"
+    assert bench.runner.started == [1, 2, 3, 4]
+    await bench.say(3, 4)
+    await asyncio.gather(second, third, fourth)
+    assert [number for number, _ in bench.told] == [2, 3, 4], "nothing is recorded of the first"
+
+
+async def test_without_a_slot_nothing_is_taken_in_and_what_waits_is_given_back() -> None:
+    bench = Bench(slots=1)
+    bench.runner.is_deaf = True
+    lease, first = bench.begin(1, 2)
+    _, second = bench.begin(3)
+    await turns()
+    lease.interrupt()
+    await asyncio.gather(first, second)
+    assert bench.executor.capacity == 0
+    _, late = bench.begin(4)
+    await late
+    assert (bench.runner.started, bench.intake.in_hand) == ([1], 0)
+    room = asyncio.create_task(bench.intake.room(10))
+    await turns()
+    assert not room.done()
+    await bench.say(1)
+    assert room.done()
+    _, running = bench.begin(5)
+    await turns()
+    await bench.say(5)
+    await running
+
+
+async def test_a_kind_at_its_limit_lets_those_pass_that_came_after_it() -> None:
+    bench = Bench(slots=3)
+    bench.executor.limit(3, {"noop": 1, "other": 3})
+    _, slow = bench.begin(1, 2)
+    other = [bench.begin(number, kind="other")[1] for number in (3, 4, 5)]
+    await turns()
+    assert bench.runner.started == [1, 3, 4]
+    await bench.say(3)
+    assert bench.runner.started == [1, 3, 4, 5]
+    bench.executor.limit(3, {"noop": 2, "other": 3})
+    await bench.say(4)
+    assert bench.runner.started == [1, 3, 4, 5, 2]
+    bench.executor.limit(1, {})
+    await bench.say(1, 2, 5)
+    await asyncio.gather(slow, *other)
+
+
+async def test_what_will_not_begin_for_long_is_given_back_and_what_has_begun_stays() -> None:
+    bench = Bench(slots=2)
+    claims = [bench.begin(number, number + 1)[1] for number in range(1, 13, 2)]
+    await turns()
+    assert bench.executor.give_back(60, lambda _: 0.1) == 0
+    # Two slots, and four seconds an input: the fourth claim begins after eight seconds.
+    assert bench.executor.give_back(8, lambda _: 4.0) == 2
+    await turns()
+    assert [claim.done() for claim in claims] == [False] * 4 + [True] * 2
+    assert bench.executor.give_back(0, lambda _: 4.0) == 2, "the next one begins at any moment"
+    await bench.say(1, 2)
+    await bench.say(3, 4)
+    assert all(claim.done() for claim in claims)
+    assert bench.intake.in_hand == 0
+
+
+async def test_where_nothing_starts_what_waits_is_given_back_whatever_its_pace() -> None:
+    bench = Bench(slots=1)
+    _, running = bench.begin(1)
+    _, waiting = bench.begin(2)
+    await turns()
+    bench.now = 7.0
+    assert bench.executor.give_back(8, lambda _: 0.001) == 0
+    bench.now = 9.0
+    assert bench.executor.give_back(8, lambda _: 0.001) == 1
+    await waiting
+    await bench.say(1)
+    await running
 
 
 async def test_what_ends_in_spite_of_its_interruption_keeps_its_outcome() -> None:
@@ -179,46 +248,3 @@ async def test_an_error_that_no_processor_may_raise_ends_the_claim_at_once() -> 
     with pytest.raises(Broken):
         await running
     assert (bench.runner.started, bench.told) == ([1, 2], [])
-
-
-async def test_a_consumer_takes_one_entry_of_unknown_size_and_then_as_many_as_fit() -> None:
-    intake = Intake(slots=16, prefetch_inputs=0)
-    room = await intake.room(10)
-    assert room.entries == 1, "one may fill every slot, and others may be idle"
-    intake.took(room, [2])
-    intake.forgo(inputs=2)
-    room = await intake.room(10)
-    assert room.entries == 8
-    intake.took(room, [100])
-    waiting = asyncio.create_task(intake.room(10))
-    await asyncio.sleep(0)
-    assert not waiting.done()
-    intake.forgo(inputs=100)
-    assert (await waiting).entries < 8
-
-
-async def test_slots_are_refilled_at_once_and_what_waits_beyond_them_by_halves() -> None:
-    intake = Intake(slots=10, prefetch_inputs=100)
-    intake.took(await intake.room(1), [10])
-    room = await intake.room(100)
-    assert room.entries == 9
-    intake.took(room, [10] * 9)
-    waiting = asyncio.create_task(intake.room(100))
-    intake.forgo(inputs=49)
-    await asyncio.sleep(0)
-    assert not waiting.done()
-    intake.forgo(inputs=1)
-    assert (await waiting).entries == 5
-
-    intake.took(Room(0, 0.0), [])
-    first, second = (asyncio.create_task(intake.room(100)) for _ in range(2))
-    await asyncio.sleep(0)
-    intake.forgo(inputs=50)
-    await turns()
-    assert (first.done(), second.done()) == (True, False), "the room is one receiver's"
-    second.cancel()
-
-    without = Intake(slots=10, prefetch_inputs=0)
-    without.took(await without.room(1), [1] * 10)
-    without.forgo(inputs=1)
-    assert (await without.room(10)).entries == 1

@@ -1,9 +1,12 @@
 """What an operator may set for a kind, and how wrong settings are named."""
 
+from dataclasses import replace
+
 import pytest
 
 from infra.kinds import load_kinds
 from schema.errors import Misconfigured
+from schema.kinds import ConcurrencyBounds
 
 
 def test_a_policy_changes_what_it_names_and_leaves_the_rest() -> None:
@@ -37,3 +40,12 @@ def test_what_is_wrong_is_named(policies: str, named: str) -> None:
     with pytest.raises(Misconfigured, match="HAULAGE_KIND_POLICIES") as caught:
         load_kinds("", policies)
     assert named in str(caught.value)
+
+
+def test_how_many_run_at_once_has_bounds_for_each_kind() -> None:
+    kind = load_kinds("", '{"export": {"concurrencyMinimum": 2, "concurrencyMaximum": 4}}')
+    assert kind["export"].concurrency == ConcurrencyBounds(2, 4)
+    with pytest.raises(Misconfigured, match="less than concurrencyMinimum"):
+        load_kinds("", '{"export": {"concurrencyMinimum": 3, "concurrencyMaximum": 2}}')
+    with pytest.raises(ValueError, match="minimum <= maximum"):
+        replace(kind["export"], concurrency=ConcurrencyBounds(0))
