@@ -108,6 +108,9 @@ class Inputs:
         except ValidationError as error:
             bad.add_validation(error, pointer, document, what=f"an input of kind {kind.name}")
             return
+        if bad.count != before:
+            # It was mended to be looked at: what it equals now, it does not.
+            return
         body = _dumped(model)
         (identity,) = _identities(kind, [model], [body])
         first = self.seen.setdefault(identity, ordinal)

@@ -192,8 +192,15 @@ def test_a_kind_says_itself_what_is_the_same() -> None:
     }
 
 
+def test_an_input_that_cannot_be_stored_is_the_same_as_no_other() -> None:
+    _, bad = refused(HEAD + '\n{"text":NaN}\n{"text":null}\n{"text":NaN}\n{"text":null}')
+    assert set(bad) == {"/inputs/0/text", "/inputs/2/text", "/inputs/3"}
+    assert bad["/inputs/3"] == "inputs 1 and 3 are the same"
+
+
+ODD = ["},{", "}\n", ":", "[", "\x00"]
 values = st.recursive(
-    st.none() | st.integers() | st.floats() | st.text() | st.sampled_from(["},{", "}\n", ":", "["]),
+    st.none() | st.integers() | st.floats() | st.text() | st.sampled_from(ODD),
     lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(), inner, max_size=3),
     max_leaves=6,
 )
