@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import Any
 from uuid import UUID
 
-from sqlalchemy import text
+from sqlalchemy import Interval, bindparam, text
 
 from infra.database import Database
 from tests.simulation.work import token_of
@@ -21,17 +21,25 @@ Key = tuple[UUID, int]
 _UNFINISHED = {"PENDING", "RETRY_WAIT"}
 _ENDED = {"COMPLETED", "FAILED", "CANCELLED", "EXPIRED"}
 _MAY_BE_REDRIVEN = {"DLQ", "NOT_FOUND", "CANCELLED", "EXPIRED"}
+_SUCCESSES = {"SUCCEEDED", "SKIPPED"}
+# What dies of these may have had attempts left.
+_REFUSALS = {"InvalidInput", "BadOutcome"}
+_OUTCOME = ("result", "reused", "elapsed_ms", "error_class", "error_message", "settled_at")
 _COUNTERS = ("succeeded", "skipped", "not_found", "dlq", "cancelled", "expired")
-_READ = """
+# When an input was settled is given as if no clock had been moved, so that it can be compared.
+_READ = text(
+    """
 SELECT json_build_array((SELECT json_agg(j) FROM (
            SELECT j.*, j.expires_at <= now() AS is_past FROM job j) j),
-       (SELECT json_agg(to_jsonb(i) - 'settled_at') FROM input i),
+       (SELECT json_agg(to_jsonb(i) || jsonb_build_object(
+           'settled_at', i.settled_at + CAST(:moved AS interval))) FROM input i),
        (SELECT json_agg(o) FROM (
            SELECT o.*, o.locked_until > now() AS is_locked, o.available_at <= now() AS is_due
            FROM outbox o) o),
        (SELECT json_agg(a) FROM attempt a), (SELECT json_agg(d) FROM dead_letter d),
        (SELECT json_agg(r) FROM redrive r), (SELECT json_agg(p) FROM parked_message p))::text
 """
+)
 
 
 @dataclass(frozen=True)
@@ -56,9 +64,13 @@ class Snapshot:
 NOTHING = Snapshot("", {}, {}, {}, [], [], {}, [])
 
 
-async def read(database: Database, before: Snapshot) -> Snapshot:
-    """Read everything; give ``before`` itself where nothing has changed."""
-    written: str = (await database.fetch(text(_READ)))[0][0]
+async def read(database: Database, before: Snapshot, *, moved_seconds: float) -> Snapshot:
+    """Read everything; give ``before`` itself where nothing has changed.
+
+    ``moved_seconds`` is how far all times were moved back since the beginning.
+    """
+    moved = bindparam("moved", dt.timedelta(seconds=moved_seconds), Interval)
+    written: str = (await database.fetch(_READ.bindparams(moved)))[0][0]
     if written == before.text:
         return before
     jobs, inputs, entries, attempts, letters, redrives, parked = (
@@ -100,6 +112,7 @@ def check(before: Snapshot, after: Snapshot, *, claims: Mapping[int, tuple[int, 
     _check_correlation(after)
     _check_jobs(before, after)
     _check_claims(before, after)
+    _check_drained(before, after)
     for key, old in before.inputs.items():
         assert key in after.inputs, f"the input is gone: {old}"
         _check_input(key, old, before, after, claims)
@@ -145,13 +158,18 @@ def _check_counters(now: Snapshot) -> None:
 
 
 def _check_attempts(now: Snapshot) -> None:
+    """What failed was written down, each attempt once; each generation has its own attempts."""
     kept: Counter[tuple[Key, int]] = Counter()
     for attempt in now.attempts:
         kept[_key(attempt), attempt["generation"]] += 1
     letters = Counter(_key(letter) for letter in now.letters)
     for key, input_ in now.inputs.items():
         most = now.jobs[key[0]]["max_attempts"]
-        assert kept[key, input_["generation"]] <= input_["attempts"] <= most, input_
+        failed = input_["attempts"] - (input_["status"] in _SUCCESSES)
+        assert kept[key, input_["generation"]] == failed, (input_, kept[key, input_["generation"]])
+        assert input_["attempts"] <= most, input_
+        if input_["status"] == "DLQ" and input_["error_class"] not in _REFUSALS:
+            assert input_["attempts"] == most, f"it had attempts left: {input_}"
         assert letters[key] == (input_["status"] == "DLQ"), (input_, letters[key])
 
 
@@ -185,6 +203,19 @@ def _check_claims(before: Snapshot, after: Snapshot) -> None:
             assert entry["is_due"], entry
 
 
+def _check_drained(before: Snapshot, after: Snapshot) -> None:
+    """A message that was found dead says that what waited for it is due again at once."""
+    known = {message["id"]: message for message in before.parked}
+    for message in after.parked:
+        if message["resolution"] is None or message == known.get(message["id"]):
+            continue
+        old, new = (now.entries.get(message["entry_id"]) for now in (before, after))
+        assert message["resolution"] != "settled" or new is None, (message, new)
+        if old and new and old["state"] == new["state"] == "SENT":
+            # It was sent anew in the same step, or nobody will hear of it.
+            assert old["sent_at"] != new["sent_at"], f"it waits for a dead message: {new}"
+
+
 def _redriven_jobs(before: Snapshot, after: Snapshot) -> set[UUID]:
     return {
         key[0]
@@ -203,6 +234,7 @@ def _check_input(
     new = after.inputs[key]
     if new["generation"] != old["generation"]:
         assert new["generation"] == old["generation"] + 1, (old, new)
+        assert new["attempts"] == 0, f"redriven, but not from the beginning: {new}"
         assert _was_asked_for(key, after.redrives.values()), f"nobody redrove {new}"
         # It may have been swept in the same step that redrove it.
         ended = {**old, "status": "CANCELLED"} if old["status"] in _UNFINISHED else old
@@ -213,7 +245,10 @@ def _check_input(
         return
     assert new["attempts"] >= old["attempts"], (old, new)
     if new["attempts"] == old["attempts"]:
-        assert new["status"] in {old["status"], "CANCELLED", "EXPIRED"}, (old, new)
+        if new["status"] == old["status"]:
+            assert _outcome(new) == _outcome(old), f"written twice: {old} became {new}"
+        else:
+            assert new["status"] in {"CANCELLED", "EXPIRED"}, (old, new)
         return
     # Something was accepted: from whoever held the claim, and from nobody else.
     assert new["attempts"] == old["attempts"] + 1, f"two attempts in one step: {old}, {new}"
@@ -229,6 +264,10 @@ def _check_input(
     if token is not None:
         assert claims[token] == (entry["id"], entry["epoch"]), (claims[token], entry, new)
         assert entry["is_locked"], f"its lease had ended: {entry}"
+
+
+def _outcome(input_: Any) -> list[Any]:
+    return [input_[name] for name in _OUTCOME]
 
 
 def _was_asked_for(key: Key, redrives: Iterable[Any]) -> bool:

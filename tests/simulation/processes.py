@@ -89,15 +89,21 @@ class Process:
             await self.gate.passed()
             await self._around.loop.idle()
 
-    async def go_on(self, calls: int, fate: Fate) -> int:
-        """Let up to so many calls go, all well but the last; give how many there were."""
+    async def go_on(self, calls: int, fate: Fate, *, until: str = "") -> int:
+        """Let up to so many calls go, all well but the last; give how many there were.
+
+        The first whose name contains ``until`` is the last, if that is given.
+        """
         await self.rest()
         for number in range(1, calls + 1):
             call = self.gate.next_call()
             if call is None or self.is_dead:
                 return number - 1
-            await self.let_go(call, fate if number == calls else Fate.WELL)
-        return calls
+            is_last = number == calls or bool(until and until in call.name)
+            await self.let_go(call, fate if is_last else Fate.WELL)
+            if is_last:
+                return number
+        return 0
 
     async def die(self) -> None:
         """Lose the memory and everything that runs; what neighbours hold stays as it is."""

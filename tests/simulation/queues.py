@@ -59,8 +59,8 @@ class FaultyQueue:
         here = {entry_id(message) for message in self.messages}
         return here | self.dead.entry_ids() if self.dead else here
 
-    def pick(self, which: int) -> Message | None:
-        found = self.messages
+    def pick(self, which: int, *, only_ready: bool = False) -> Message | None:
+        found = [each for each in self.messages if each.state == READY or not only_ready]
         return found[which % len(found)] if found else None
 
     def lose(self, message: Message) -> None:
@@ -73,17 +73,12 @@ class FaultyQueue:
 
     def repeat(self, message: Message) -> None:
         """Deliver it once more, whatever has become of the first delivery."""
-        copy = Message(
-            message.id, message.body, message.body_md5, message.attributes,
-            message.attributes_md5, message.group,
-        )  # fmt: skip
-        self.queue.put(copy, 0)
+        self.queue.put(_copy(message), 0)
 
     def delay(self, message: Message, seconds: float) -> None:
         """Keep it back: what is in flight stays there longer than its consumer asked for."""
         if message.state == READY:
-            self.queue.delete(message)
-            self.queue.put(message, seconds)
+            self._move(message, self.queue, seconds)
         elif message.state == IN_FLIGHT:
             self.queue.change_visibility(message, seconds)
 
@@ -95,13 +90,31 @@ class FaultyQueue:
     def mix(self, seed: int) -> None:
         random.Random(seed).shuffle(self.queue.ready)
 
+    def kill(self, message: Message) -> None:
+        """Let what is ready have been received as often as it may."""
+        message.receives = self._most_receives
+        self.bury()
+
     def bury(self) -> None:
         """Move to the DLQ what was received too often and is ready again."""
         self.queue.counts()
         for message in self.messages:
             if self.dead and message.state == READY and message.receives >= self._most_receives:
-                self.queue.delete(message)
-                self.dead.queue.put(message, 0)
+                self._move(message, self.dead.queue, 0)
+
+    def _move(self, message: Message, queue: Queue, seconds: float) -> None:
+        # A copy: the queue may still hold on to what was deleted, and knows it by its state alone.
+        moved = _copy(message)
+        moved.receives = message.receives
+        self.queue.delete(message)
+        queue.put(moved, seconds)
+
+
+def _copy(message: Message) -> Message:
+    return Message(
+        message.id, message.body, message.body_md5, message.attributes, message.attributes_md5,
+        message.group,
+    )  # fmt: skip
 
 
 def entry_id(message: Message) -> int:

@@ -82,7 +82,11 @@ def _check_quiet(world: World) -> None:
         assert input_["entry_id"] is None, f"never finished: {input_}"
     assert not now.entries, now.entries
     assert not world.queue.messages, [message.body for message in world.queue.messages]
-    assert _is_quiet(world), now
+    assert world.queue.dead is not None
+    dead = world.queue.dead.messages
+    assert not dead, [(message.body, message.receives, message.state) for message in dead]
+    assert all(redrive["finished_at"] for redrive in now.redrives.values()), now.redrives
+    assert _is_quiet(world), now.jobs
     assert all(message["resolved_at"] for message in now.parked), now.parked
     died = {
         (attempt["job_id"], attempt["ordinal"])

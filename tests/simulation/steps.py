@@ -1,6 +1,7 @@
 """The steps of a simulation: each is drawn whole, printed whole, and taken on whatever is there."""
 
 import datetime as dt
+from collections import Counter
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -8,6 +9,7 @@ from hypothesis import strategies as st
 
 from schema.lifecycle import EntryType
 from tests.simulation.gate import Fate
+from tests.simulation.processes import Process
 from tests.simulation.work import KINDS, Saying, say
 from tests.simulation.world import LEASE_SECONDS, OWNERS, World
 
@@ -15,8 +17,11 @@ MOST_CALLS = 30
 _MOST_CONSUMERS = 3
 _MOST_JOBS = 8
 _DELAY_SECONDS = 90
+# Longer than who lost an answer waits before it asks again, and nothing else ends meanwhile.
+_MOMENT_SECONDS = 3
 _RELAYS = tuple(f"relay {entry_type}" for entry_type in EntryType)
 _DUTIES = ("reaper", "promoter", "resender", "finalizer", "expirer", "sweeper", "redriver", "drain")
+_REDRIVABLE = ("dlq", "not_found", "cancelled", "expired")
 _CLOCK = (1, 6, LEASE_SECONDS / 3 + 1, LEASE_SECONDS + 1, 130, 400)
 
 
@@ -28,10 +33,30 @@ class Step(Protocol):
 
 @dataclass(frozen=True)
 class Leash:
-    """How many calls of a process are let go, and what becomes of the last of them."""
+    """How many calls of a process are let go, and what becomes of the last of them.
+
+    The last may be named, by a part of its name. Who goes on then asks again, a moment later,
+    whatever was not answered.
+    """
 
     calls: int = MOST_CALLS
     fate: Fate = Fate.WELL
+    goes_on: bool = False
+    until: str = ""
+
+    async def let_go(self, world: World, process: Process) -> None:
+        await world.run(process, self.calls, self.fate, until=self.until)
+        if self.goes_on:
+            await world.check()
+            await world.advance(_MOMENT_SECONDS)
+            await world.check()
+            await world.run(process, MOST_CALLS, Fate.WELL)
+
+    async def ask(self, world: World, path: str, document: Any, *, owner: str) -> None:
+        await world.ask(path, document, owner=owner, calls=self.calls, fate=self.fate)
+        if self.goes_on:
+            await world.check()
+            await world.ask(path, document, owner=owner)
 
 
 @dataclass(frozen=True)
@@ -81,16 +106,14 @@ class Ask:
 
     async def take(self, world: World) -> None:
         jobs = sorted(world.before.jobs.values(), key=lambda job: str(job["key"]))
+        if self.what == "reprocess":
+            jobs = [job for job in jobs if any(job[name] for name in _REDRIVABLE)] or jobs
         if not jobs:
             return
         job = jobs[self.which % len(jobs)]
-        await world.ask(
-            f"/jobs/{job['key']}/{self.what}",
-            {"statuses": sorted(self.statuses)} if self.statuses else {},
-            owner=world.owner_of(job),
-            calls=self.leash.calls,
-            fate=self.leash.fate,
-        )
+        document = {"statuses": sorted(self.statuses)} if self.statuses else {}
+        path = f"/jobs/{job['key']}/{self.what}"
+        await self.leash.ask(world, path, document, owner=world.owner_of(job))
 
 
 @dataclass(frozen=True)
@@ -101,8 +124,7 @@ class RedriveLetters:
     leash: Leash
 
     async def take(self, world: World) -> None:
-        calls, fate = self.leash.calls, self.leash.fate
-        await world.ask("/dlq/reprocess", {}, owner=self.owner, calls=calls, fate=fate)
+        await self.leash.ask(world, "/dlq/reprocess", {}, owner=self.owner)
 
 
 @dataclass(frozen=True)
@@ -120,7 +142,40 @@ class Consume:
         pieces = consumer.bench.pieces
         if pieces and self.sayings:
             say(pieces[self.which % len(pieces)], self.sayings)
-        await world.run(consumer, self.leash.calls, self.leash.fate)
+        await self.leash.let_go(world, consumer)
+
+
+@dataclass(frozen=True)
+class LoseAnswer:
+    """A consumer with work commits, and never hears that it did; it asks once more."""
+
+    which: int
+    saying: Saying
+    commit: str
+
+    async def take(self, world: World) -> None:
+        if not world.consumers:
+            world.start_consumer()
+        consumer = world.consumers[self.which % len(world.consumers)]
+        if not consumer.bench.pieces:
+            await _relay(world, self.which)
+            await world.check()
+            await world.run(consumer, MOST_CALLS, Fate.WELL)
+            await world.check()
+        # While other inputs of the claim go on, its lease is alive when the answer is missed.
+        claims = Counter(piece.claim.entry_id for piece in consumer.bench.pieces)
+        pieces = [piece for piece in consumer.bench.pieces if claims[piece.claim.entry_id] > 1]
+        pieces = pieces or consumer.bench.pieces
+        if pieces:
+            say(pieces[self.which % len(pieces)], [self.saying])
+        await Leash(MOST_CALLS, Fate.UNANSWERED, True, self.commit).let_go(world, consumer)
+
+
+async def _relay(world: World, which: int) -> None:
+    dispatcher = world.dispatchers[which % len(world.dispatchers)]
+    for relay in _RELAYS:
+        dispatcher.begin(relay)
+    await world.run(dispatcher, MOST_CALLS, Fate.WELL)
 
 
 @dataclass(frozen=True)
@@ -148,7 +203,7 @@ class Dispatch:
         dispatcher = world.dispatchers[self.which % len(world.dispatchers)]
         for duty in self.duties:
             dispatcher.begin(duty)
-        await world.run(dispatcher, self.leash.calls, self.leash.fate)
+        await self.leash.let_go(world, dispatcher)
 
 
 @dataclass(frozen=True)
@@ -173,6 +228,20 @@ class PassTime:
 
     async def take(self, world: World) -> None:
         await world.advance(self.seconds, hosts_sleep=self.hosts_sleep)
+
+
+@dataclass(frozen=True)
+class Strand:
+    """What is due is sent, and a message dies or is lost before anybody receives it."""
+
+    which: int
+    dies: bool
+
+    async def take(self, world: World) -> None:
+        await _relay(world, self.which)
+        message = world.queue.pick(self.which, only_ready=True)
+        if message is not None:
+            (world.queue.kill if self.dies else world.queue.lose)(message)
 
 
 @dataclass(frozen=True)
@@ -208,7 +277,10 @@ _LEASHES = st.one_of(
     st.just(Leash()),
     st.builds(Leash, st.integers(1, 3)),
     st.builds(Leash, st.integers(1, 3), st.sampled_from(_FAULTS)),
+    st.builds(Leash, st.integers(1, 3), st.just(Fate.UNANSWERED), st.just(True)),
 )
+# What a consumer commits: outcomes above all, and what it claims, keeps and gives back.
+_COMMITS = st.sampled_from(["settle"] * 5 + ["claim", "claim_extend", "claim_release"])
 _OWNER = st.sampled_from(OWNERS)
 _STATUSES = st.frozensets(st.sampled_from(["DLQ", "NOT_FOUND", "CANCELLED", "EXPIRED"]), min_size=1)
 _SUBMISSIONS = st.fixed_dictionaries(
@@ -236,12 +308,14 @@ _SHARES: tuple[tuple[int, st.SearchStrategy[Step]], ...] = (
     (4, st.builds(Dispatch, _WHICH, st.sampled_from(_DUTIES).map(lambda one: (one,)), _LEASHES)),
     (4, st.builds(Dispatch, _WHICH, st.permutations(_DUTIES).map(tuple), _LEASHES)),
     (3, st.builds(FinishWork, _WHICH, st.lists(st.sampled_from(Saying), min_size=1, max_size=3))),
+    (6, st.builds(LoseAnswer, _WHICH, st.sampled_from(Saying), _COMMITS)),
+    (3, st.builds(Strand, _WHICH, st.booleans())),
     (4, st.builds(PassTime, st.sampled_from(_CLOCK), st.booleans())),
     (3, _DISTURBANCES),
     (3, _MOVES),
     (2, _REDRIVES),
     (1, st.builds(RedriveLetters, _OWNER, _LEASHES)),
-    (2, SUBMIT),
+    (4, SUBMIT),
     (1, st.builds(SubmitAgain, _WHICH, _LEASHES)),
     (1, st.builds(StartOrStop, _WHICH)),
 )

@@ -193,9 +193,9 @@ class World:
         key = job["idempotency_key"]
         return self.asked[key][0]
 
-    async def run(self, process: Process, calls: int, fate: Fate) -> int:
+    async def run(self, process: Process, calls: int, fate: Fate, *, until: str = "") -> int:
         """Let calls of a process go; what died or has ended is replaced or forgotten."""
-        gone = await process.go_on(calls, fate)
+        gone = await process.go_on(calls, fate, until=until)
         self.consumers = [one for one in self.consumers if not one.is_dead and not one.is_gone]
         self.dispatchers = [
             self._new_dispatcher() if one.is_dead else one for one in self.dispatchers
@@ -206,7 +206,7 @@ class World:
         """Assert every invariant, by the model and by the doctor."""
         for process in (self.api, *self.dispatchers, *self.consumers):
             process.check()
-        after = await model.read(self._database, self.before)
+        after = await self._read()
         if after is not self.before:
             model.check(self.before, after, claims=self._claims)
             self._check_promises(after)
@@ -245,9 +245,12 @@ class World:
 
     async def check_empty(self) -> None:
         """Assert that retention leaves no row but the owners and their keys."""
-        left = await model.read(self._database, self.before)
+        left = await self._read()
         rows = (left.jobs, left.inputs, left.entries, left.attempts, left.letters, left.redrives)
         assert not any((*rows, left.parked)), left.text
+
+    async def _read(self) -> model.Snapshot:
+        return await model.read(self._database, self.before, moved_seconds=self.clock.seconds)
 
     def _new_dispatcher(self) -> Dispatcher:
         return Dispatcher(self._name("dispatcher"), self._around)
