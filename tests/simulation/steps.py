@@ -240,8 +240,12 @@ class Strand:
     async def take(self, world: World) -> None:
         await _relay(world, self.which)
         message = world.queue.pick(self.which, only_ready=True)
-        if message is not None:
-            (world.queue.kill if self.dies else world.queue.lose)(message)
+        if message is None:
+            return
+        if self.dies:
+            world.queue.kill(message)
+        else:
+            world.queue.lose(message)
 
 
 @dataclass(frozen=True)
