@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any
 import structlog
 
 from dispatcher.sources import SOURCES, Source
+from infra.pauses import Pauses
 from infra.queue.sending import Outgoing, SendReport, Unsent
 from infra.retry import jittered, sleep_unless
 from infra.telemetry import names
@@ -40,8 +41,6 @@ if TYPE_CHECKING:
     from schema.lifecycle import EntryType
 
 log: structlog.stdlib.BoundLogger = structlog.get_logger(__name__)
-
-_SPIN_FLOOR_SECONDS = 0.01
 
 
 @dataclass(slots=True)
@@ -82,13 +81,17 @@ class Relay:
         self._source: Source = SOURCES[entry_type](database, settings)
         self._sender = sender
         self._settings = settings
+        self._pauses = Pauses(most_seconds=settings.poll_floor_seconds)
         self._worker = worker
         self._woken = woken
         self._turned = turned
         self._rounds = itertools.count(1)
 
     async def run(self, stop: asyncio.Event) -> None:
-        """Relay until ``stop``; sleep exactly until the next entry is due or ``woken`` is set."""
+        """Relay until ``stop``; sleep until the next entry is due or ``woken`` is set.
+
+        What is due and in other hands is looked for ever more rarely, down to the poll floor.
+        """
         failures = 0
         rest, back_off = sleep_unless(stop, self._woken), sleep_unless(stop)
         while not stop.is_set():
@@ -99,8 +102,10 @@ class Relay:
                 report = await self.relay_once()
                 if report.fault is not None:
                     fault = Unavailable(report.fault)
-                if not report.locked:
-                    pause = await self._pause()
+                if report.locked:
+                    self._pauses.took()
+                else:
+                    pause = self._pauses.seconds(await self._source.dues())
             except Exception as error:  # noqa: BLE001 - one bad row must not end the relay of all
                 fault = error
             if fault is None:
@@ -117,11 +122,6 @@ class Relay:
                     self._tell(fault, retry_in_seconds=round(pause, 2))
                 # A wake-up says that there is more to send, not that it can be sent.
                 await back_off(pause)
-
-    async def _pause(self) -> float:
-        """Say how long there is nothing to do, after a round that found nothing."""
-        floor, due = self._settings.poll_floor_seconds, await self._source.due_seconds()
-        return floor if due is None else max(min(due, floor), _SPIN_FLOOR_SECONDS)
 
     def _backoff(self, failures: int) -> float:
         return max(
