@@ -176,7 +176,7 @@ class Stack:
             self.interruption,
         )
         values = children.connections(
-            self.settings, database_url, Access(f"http://127.0.0.1:{aws_port}"), resources
+            self.settings.mode, database_url, Access(f"http://127.0.0.1:{aws_port}"), resources
         )
         environment = {**children.inherited(), **values}
         owner_key, admin_key = self._keys(environment)
