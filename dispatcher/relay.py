@@ -20,7 +20,7 @@ import structlog
 
 from dispatcher.sources import SOURCES, Source
 from infra.queue.sending import Outgoing, SendReport, Unsent
-from infra.retry import jittered, sleep_unless
+from infra.retry import jittered, sleep_unless, until_database
 from infra.telemetry import names
 from infra.telemetry.instruments import SILENT
 from infra.telemetry.logs import traced
@@ -94,7 +94,7 @@ class Relay:
         while not stop.is_set():
             self._woken.clear()
             fault: Exception | None = None
-            pause = 0.0
+            pause, patience = 0.0, self._backoff
             try:
                 report = await self.relay_once()
                 if report.fault is not None:
@@ -102,7 +102,8 @@ class Relay:
                 if not report.locked:
                     pause = await self._pause()
             except Exception as error:  # noqa: BLE001 - one bad row must not end the relay of all
-                fault = error
+                # What SQS does not take is in the report.
+                fault, patience = error, until_database
             if fault is None:
                 if failures:
                     log.info("relay.recovered", queue=self._queue, after_failures=failures)
@@ -112,7 +113,7 @@ class Relay:
                     await rest(pause)
             else:
                 failures += 1
-                pause = self._backoff(failures)
+                pause = patience(failures)
                 if failures == 1:
                     self._tell(fault, retry_in_seconds=round(pause, 2))
                 # A wake-up says that there is more to send, not that it can be sent.
