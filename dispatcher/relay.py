@@ -77,6 +77,8 @@ class Relay:
         instruments: Instruments = SILENT,
     ) -> None:
         self._instruments = instruments
+        # Events go by a queue of their own.
+        self._tracing = instruments.tracing.to_sqs(sender.queue_url)
         self._database = database
         self._queue = entry_type.value
         self._source: Source = SOURCES[entry_type](database, settings)
@@ -182,7 +184,7 @@ class Relay:
         async def send(batch: Sequence[Outgoing]) -> SendReport:
             async with slots:
                 try:
-                    with self._instruments.tracing.together(
+                    with self._tracing.together(
                         names.RELAY,
                         (Trace(**message.attributes) for message in batch),
                         attributes={names.MESSAGING_BATCH_COUNT: len(batch)},
