@@ -265,7 +265,8 @@ class SqsQueue:
         log.warning(
             "message.unknown_kind",
             kinds=sorted({delivery.message.kind for delivery in early}),
-            remedy="another consumer must know the kind, or HAULAGE_KINDS lacks it here",
+            remedy="another consumer must know the kind, or HAULAGE_KINDS lacks it here, or"
+            " HAULAGE_CONSUMER_KINDS leaves it out",
         )
 
     async def _let_go(self, deliveries: dict[int, Delivery], unwanted: Unwanted) -> None:
