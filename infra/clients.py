@@ -130,16 +130,16 @@ class Clients:
 def check_environment() -> None:
     """Raise ``Misconfigured`` where no client could be made; it looks for no credentials."""
     session = botocore.session.Session()
-    try:
-        for service in ("sqs", "s3"):
+    for service in ("sqs", "s3"):
+        try:
             session.create_client(
                 service,
                 region_name=_region(),
                 aws_access_key_id="none",
                 aws_secret_access_key="none",  # noqa: S106
             )
-    except (boto.BotoCoreError, ValueError) as error:
-        raise _no_client(service, error) from error
+        except (boto.BotoCoreError, ValueError) as error:
+            raise _no_client(service, error) from error
 
 
 def _region() -> str | None:

@@ -286,7 +286,7 @@ async def test_the_relay_looks_for_a_database_that_was_away_by_no_backoff_of_sqs
         with log_lines() as lines:
             async with asyncio.timeout(30), asyncio.TaskGroup() as group:
                 group.create_task(relay.run(stop))
-                await eventually(lambda: named(lines, "relay.away"))
+                await eventually(lambda: bool(named(lines, "relay.away")))
                 await platform.submit(1)
                 await postgres_proxy.listen()
                 await eventually(lambda: waiting(stub, station) == 1)
