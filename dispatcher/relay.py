@@ -21,7 +21,7 @@ import structlog
 from dispatcher.sources import SOURCES, Source
 from infra.pauses import Pauses
 from infra.queue.sending import Outgoing, SendReport, Unsent
-from infra.retry import jittered, sleep_unless
+from infra.retry import jittered, sleep_unless, until_database
 from infra.telemetry import names
 from infra.telemetry.instruments import SILENT
 from infra.telemetry.logs import traced
@@ -76,6 +76,8 @@ class Relay:
         instruments: Instruments = SILENT,
     ) -> None:
         self._instruments = instruments
+        # Events go by a queue of their own.
+        self._tracing = instruments.tracing.to_sqs(sender.queue_url)
         self._database = database
         self._queue = entry_type.value
         self._source: Source = SOURCES[entry_type](database, settings)
@@ -97,7 +99,7 @@ class Relay:
         while not stop.is_set():
             self._woken.clear()
             fault: Exception | None = None
-            pause = 0.0
+            pause, patience = 0.0, self._backoff
             try:
                 report = await self.relay_once()
                 if report.fault is not None:
@@ -107,7 +109,8 @@ class Relay:
                 else:
                     pause = self._pauses.seconds(await self._source.dues())
             except Exception as error:  # noqa: BLE001 - one bad row must not end the relay of all
-                fault = error
+                # What SQS does not take is in the report.
+                fault, patience = error, until_database
             if fault is None:
                 if failures:
                     log.info("relay.recovered", queue=self._queue, after_failures=failures)
@@ -117,7 +120,7 @@ class Relay:
                     await rest(pause)
             else:
                 failures += 1
-                pause = self._backoff(failures)
+                pause = patience(failures)
                 if failures == 1:
                     self._tell(fault, retry_in_seconds=round(pause, 2))
                 # A wake-up says that there is more to send, not that it can be sent.
@@ -181,7 +184,7 @@ class Relay:
         async def send(batch: Sequence[Outgoing]) -> SendReport:
             async with slots:
                 try:
-                    with self._instruments.tracing.together(
+                    with self._tracing.together(
                         names.RELAY,
                         (Trace(**message.attributes) for message in batch),
                         attributes={names.MESSAGING_BATCH_COUNT: len(batch)},

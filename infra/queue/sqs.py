@@ -270,7 +270,8 @@ class SqsQueue:
         log.warning(
             "message.unknown_kind",
             kinds=sorted({delivery.message.kind for delivery in early}),
-            remedy="another consumer must know the kind, or HAULAGE_KINDS lacks it here",
+            remedy="another consumer must know the kind, or HAULAGE_KINDS lacks it here, or"
+            " HAULAGE_CONSUMER_KINDS leaves it out",
         )
 
     async def _leave_to_others(self, deliveries: Sequence[Delivery], seconds: int) -> None:

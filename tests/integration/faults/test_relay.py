@@ -307,3 +307,24 @@ async def test_two_resenders_under_load_share_the_rows_without_waiting(
     taken = [row.id for rows in found for row in rows]
     assert len(taken) == len(set(taken))
     assert taken
+
+
+async def test_the_relay_looks_for_a_database_that_was_away_by_no_backoff_of_sqs(
+    stub: SqsStub, database: Database, proxied: Database, platform: Platform,
+    postgres_proxy: TcpProxy, database_url: str,
+) -> None:  # fmt: skip
+    async with sqs_station(stub, database, database_url) as station:
+        relay = replace(station, database=proxied).relay(
+            relay_backoff_base_seconds=3_600.0, relay_backoff_cap_seconds=36_000.0
+        )
+        stop = asyncio.Event()
+        await postgres_proxy.outage()
+        with log_lines() as lines:
+            async with asyncio.timeout(30), asyncio.TaskGroup() as group:
+                group.create_task(relay.run(stop))
+                await eventually(lambda: bool(named(lines, "relay.away")))
+                await platform.submit(1)
+                await postgres_proxy.listen()
+                await eventually(lambda: waiting(stub, station) == 1)
+                stop.set()
+    assert [line["after_failures"] for line in named(lines, "relay.recovered")]
