@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 log: structlog.stdlib.BoundLogger = structlog.get_logger(__name__)
 
 _BACKOFF_BASE_SECONDS = 0.2
-_BACKOFF_CAP_SECONDS = 20.0
+_BACKOFF_CAP_SECONDS = 5.0
 # What is not deleted by then comes back, and finds that there is nothing left to do for it.
 _LAST_SECONDS = 5.0
 
