@@ -8,8 +8,19 @@ MAKEFLAGS += --no-builtin-rules
 python := .venv/bin/python
 local = $(python) -m localstack
 
-# Whoever names no database means that of the local stack.
-find_database = [ -n "$$DATABASE_URL" ] || [ ! -f .local/env ] || . .local/env;
+# Whoever names no database means that of the local stack; exit code 2: it could not be asked.
+find_database = given=$$DATABASE_URL; [ -n "$$given" ] || [ ! -f .local/env ] || . .local/env;
+tell_of_stack = || { code=$$?; [ $$code -ne 2 ] || [ -n "$$given" ] || \
+	echo 'This is about the local stack: `make status` says whether it runs, `make up` starts it.' >&2; \
+	exit $$code; }
+
+# A misspelt option would be passed over.
+options := MODE CONSUMERS DISPATCHERS PORT DETACH PYTHON Q JOB INPUT ID MINUTES UPGRADE
+handed_on := DATABASE_URL CONSUMER_MODE PYTHONPATH HAULAGE_% OTEL_% AWS_% PG%
+nearest = $(filter $(name)%,$(options))
+$(foreach name,$(.VARIABLES),$(if $(filter command,$(origin $(name))),\
+	$(if $(filter $(options) $(handed_on),$(name)),,\
+	$(error $(name) is no option$(if $(nearest),; the nearest is $(nearest)). There are: $(options)))))
 
 # Handed on only when given, so that `PORT=9000 make up` and `make up PORT=9000` are the same.
 up_options = $(if $(MODE),--mode $(MODE)) $(if $(CONSUMERS),--consumers $(CONSUMERS)) \
@@ -51,11 +62,11 @@ sql: override export Q := $(value Q)
 
 .PHONY: doctor
 doctor: .venv/complete ## Prove the invariants on DATABASE_URL, or the local stack that is up (JOB=key: one job)
-	@$(find_database) $(python) -m dispatcher.doctor $(if $(JOB),--job $(JOB))
+	@$(find_database) $(python) -m dispatcher.doctor $(if $(JOB),--job $(JOB)) $(tell_of_stack)
 
 .PHONY: story
 story: .venv/complete ## Tell what happened, there or in the local stack (JOB=key, INPUT=n: one input of it; or ID=correlation id)
-	@$(find_database) $(python) -m api.story $(if $(INPUT),--input $(INPUT)) -- "$${JOB:-$${ID:?say of what: JOB=key or ID=correlation id}}"
+	@$(find_database) $(python) -m api.story $(if $(INPUT),--input $(INPUT)) -- "$${JOB:-$${ID:?say of what: JOB=key or ID=correlation id}}" $(tell_of_stack)
 
 .PHONY: test check lint mypy pyright fmt bench bench-grown soak
 test: .venv/complete ## Run every test, on up to four cores

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple
 from uuid import UUID
 
+from api.next_step import idleness
 from schema.statements.story import Part, Place, list_steps
 from schema.statements.story_heads import find_head, list_heads
 
@@ -58,9 +59,12 @@ class Chronicle:
     def __init__(self, database: Database) -> None:
         self._database = database
 
-    async def head(self, key: str, *, scope: UUID | None) -> Row[Any] | None:
-        """Find the job that a story is to be about."""
-        for row in await self._database.fetch(find_head(key, owner_id=scope)):
+    async def head(
+        self, key: str, *, scope: UUID | None, ordinal: int | None = None
+    ) -> Row[Any] | None:
+        """Find the job that a story is to be about, or the job of that input."""
+        statement = find_head(key, owner_id=scope, ordinal=ordinal)
+        for row in await self._database.fetch(statement):
             return row
         return None
 
@@ -72,7 +76,13 @@ class Chronicle:
         bucket = None if ordinal is not None else _bucket(head, after.bucket)
         rows = await self._database.fetch(
             list_steps(
-                head.id, part, ordinal=ordinal, bucket=bucket, after=after.place, most=size + 1
+                head.id,
+                part,
+                ordinal=ordinal,
+                bucket=bucket,
+                after=after.place,
+                most=size + 1,
+                idle=idleness(head.kind, head.kind_ran_at) if head.kind_is_idle else None,
             )
         )
         shown = [(head, row) for row in rows[:size]]

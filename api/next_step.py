@@ -61,14 +61,15 @@ def next_step(standing: Standing) -> dict[str, Any] | None:
                 "action": "retry" if waits else "queued",
                 "at": time_text(standing.available_at),
             }
-            return step | {"because": _idleness(standing)} if standing.kind_is_idle else step
+            because = idleness(standing.kind, standing.kind_ran_at)
+            return step | {"because": because} if standing.kind_is_idle else step
         case None:
             return {"action": "queued", "because": "it waits for those before it in its group"}
 
 
-def _idleness(standing: Standing) -> str:
-    """Say what the database knows of who works on its kind; whether somebody could it does not."""
-    nobody = f"no consumer works on kind {standing.kind!r} now"
-    if standing.kind_ran_at is None:
+def idleness(kind: str, ran_at: dt.datetime | None) -> str:
+    """Say what the database knows of who works on a kind; whether somebody could it does not."""
+    nobody = f"no consumer works on kind {kind!r} now"
+    if ran_at is None:
         return f"{nobody}, and none is known to have"
-    return f"{nobody}; the last known to have did at {time_text(standing.kind_ran_at)}"
+    return f"{nobody}; one last did at {time_text(ran_at)}, as far as is known"

@@ -61,7 +61,7 @@ async def tell(
         say("story: only a job has inputs: give its key\n")
         return NOTHING
     if is_job:
-        head = await chronicle.head(name, scope=None)
+        head = await chronicle.head(name, scope=None, ordinal=ordinal)
         if head is None or (ordinal is not None and ordinal >= head.total):
             say(f"story: there is no {'such input of' if head else 'job'} {name}\n")
             return NOTHING

@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from sqlalchemy import Row
 
 _WIDEST_ERROR = 300
+_WAITING = ("entry.due", "entry.relayed")
 
 
 def heading(head: Row[Any], *, ordinal: int | None) -> str:
@@ -66,6 +67,8 @@ def line(step: Row[Any], *, of_many: bool, by_relay: bool) -> Line:
         what += " (expected)"
     elif step.type == "entry.due":
         what += f": waits for {'the relay' if by_relay else 'a consumer'}"
+    if step.type in _WAITING and step.because is not None:
+        what += f"; {_shown(step.because)}"
     return Line(step, what, step.at if step.until is None else step.until)
 
 

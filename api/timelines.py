@@ -53,7 +53,9 @@ class Timelines:
         ordinal = None if asked is None else int(asked)
         cursor = CursorOf("timeline", (key, ordinal))
         async with self._place(exchange):
-            head = await self._chronicle.head(key, scope=exchange.known_caller.scope)
+            head = await self._chronicle.head(
+                key, scope=exchange.known_caller.scope, ordinal=ordinal
+            )
             if head is None:
                 raise no_job()
             if ordinal is not None and ordinal >= head.total:

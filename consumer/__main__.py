@@ -25,7 +25,6 @@ from infra.queue.sqs import SqsQueue
 from infra.retry import wait_until_available
 from infra.telemetry.opening import open_instruments
 from infra.wakeup import Listener, Notifier
-from schema.errors import Misconfigured
 
 if TYPE_CHECKING:
     from collections.abc import Collection
@@ -126,7 +125,8 @@ async def _queue(
     stack: AsyncExitStack,
 ) -> Queue:
     """Build the delivery of the chosen mode: the one place that knows it."""
-    if settings.consumer_mode == "outbox":
+    queue_url = settings.work_queue_url
+    if queue_url is None:
         return OutboxQueue(
             database,
             listener,
@@ -136,13 +136,11 @@ async def _queue(
             poll_floor_seconds=settings.poll_floor_seconds,
             instruments=instruments,
         )
-    if settings.queue_url is None:
-        raise Misconfigured("CONSUMER_MODE=sqs-consumer needs HAULAGE_QUEUE_URL")
     return SqsQueue(
         await stack.enter_async_context(clients.sqs()),
         await stack.enter_async_context(clients.sqs_receiving()),
         database,
-        queue_url=settings.queue_url,
+        queue_url=queue_url,
         worker=worker,
         kinds=kinds,
         lease_seconds=settings.lease_seconds,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import structlog
 
@@ -12,7 +12,7 @@ from infra.retry import jittered, sleep_unless
 from infra.telemetry.logs import traced
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable, Collection, Sequence
+    from collections.abc import Awaitable, Callable, Sequence
     from uuid import UUID
 
     from consumer.lease import Lease
@@ -31,7 +31,7 @@ _LEAST_PATIENCE_SECONDS = 0.005
 # A job costs what was in hand of it when it was put aside. Where so many are in other hands, it is
 # everybody's trouble, and nothing more is claimed.
 MOST_JOBS = 100
-_REMEDY = "end the session that holds a row of it: its own, of an entry, of an input, of a file"
+HELD_REMEDY = "end the session that holds a row of it: its own, of an entry, of an input, of a file"
 
 
 class _Job(NamedTuple):
@@ -63,9 +63,9 @@ class Aside:
         self.room.set()
 
     @property
-    def jobs(self) -> Collection[UUID]:
-        """Name the jobs that are put aside: a view of them at any time."""
-        return self._jobs.keys()
+    def jobs(self) -> dict[UUID, Any]:
+        """Give the jobs that are put aside: what is given changes with them."""
+        return self._jobs
 
     def put(self, waiting: Sequence[Waiting]) -> None:
         """Put outcomes aside, and with them whatever is to come of their jobs."""
@@ -74,7 +74,7 @@ class Aside:
             if not self.takes(lease, [settlement]):
                 self._jobs[claim.job_id] = _Job(time.monotonic(), [(lease, settlement)])
                 with traced(claim.trace, job=claim.job_key, entry=claim.entry_id):
-                    log.warning("settle.put_aside", kind=claim.kind, remedy=_REMEDY)
+                    log.warning("settle.put_aside", kind=claim.kind, remedy=HELD_REMEDY)
         self._news.set()
         self._note()
 

@@ -49,6 +49,8 @@ class Lease:
     is_stopped: bool = False
     # Nothing further of the claim starts: the lease is lost, or the job was paused.
     halted: bool = False
+    # It ended with inputs that did not run, and is being given back with them.
+    is_given_back: bool = False
     # What takes its waiting inputs from the executor, while it has any there.
     withdraw: Callable[[], None] | None = None
     running: set[Run] = field(default_factory=set)
@@ -93,6 +95,8 @@ class Lease:
     @property
     def is_at_work(self) -> bool:
         """Say whether anything of the claim runs or waits for a slot."""
+        if self.is_given_back:
+            return False
         return bool(self.running) or self.remaining > self.unsettled
 
     def halt(self) -> None:

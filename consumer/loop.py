@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections import ChainMap
 from typing import TYPE_CHECKING
 
 import structlog
@@ -28,7 +29,7 @@ if TYPE_CHECKING:
 log: structlog.stdlib.BoundLogger = structlog.get_logger(__name__)
 
 _BACKOFF_BASE_SECONDS = 0.2
-_BACKOFF_CAP_SECONDS = 20.0
+_BACKOFF_CAP_SECONDS = 5.0
 # What is not deleted by then comes back, and finds that there is nothing left to do for it.
 _LAST_SECONDS = 5.0
 
@@ -65,7 +66,9 @@ class Consumer:
         self._acknowledger = acknowledger
         self._paces = paces
         self._regulator = regulator
-        self._unwanted = Unwanted(intake.full, settler.shunned)
+        self._unwanted = Unwanted(intake.full, ChainMap(settler.shunned, releaser.shunned))
+        # The waits for room, which end with the process.
+        self._waits: set[asyncio.Timeout] = set()
         self._receivers = receivers
         self._receive_entries = receive_entries
         self._drain_seconds = drain_seconds
@@ -94,6 +97,9 @@ class Consumer:
                     work.create_task(self._receive(work, stop), name=f"receiver {number}")
                 await stop.wait()
                 self._executor.fill()
+                for wait in self._waits:
+                    if not wait.expired():
+                        wait.reschedule(0)
                 log.info(
                     "consumer.draining",
                     waiting_for="open polls, and the inputs that run",
@@ -122,8 +128,8 @@ class Consumer:
         failures = 0
         pause = sleep_unless(stop)
         while not stop.is_set():
-            room = await self._room()
-            if stop.is_set():
+            room = await self._room(stop)
+            if room is None:
                 return
             try:
                 claims = await self._queue.claim(room.entries, stop, self._unwanted)
@@ -159,15 +165,28 @@ class Consumer:
             )
             self._acknowledger.drop(claim)
 
-    async def _room(self) -> Room:
-        """Wait until another claim fits; a consumer that is full is busy, not stuck."""
-        while True:
+    async def _room(self, stop: asyncio.Event) -> Room | None:
+        """Wait until another claim fits, or for nothing once told to stop.
+
+        A consumer that is full is busy, not stuck.
+        """
+        while not stop.is_set():
+            wait = asyncio.timeout(self._turn_seconds)
             try:
-                async with asyncio.timeout(self._turn_seconds):
+                async with wait:
+                    self._waits.add(wait)
                     await self._settler.room()
-                    return await self._intake.room(self._receive_entries)
+                    await self._releaser.room()
+                    room = await self._intake.room(self._receive_entries)
             except TimeoutError:
                 self._turned()
+            else:
+                if not stop.is_set():
+                    return room
+                self._intake.took(room, [])
+            finally:
+                self._waits.discard(wait)
+        return None
 
 
 def _tell(error: Exception, *, retry_in_seconds: float) -> None:

@@ -4,16 +4,18 @@ from __future__ import annotations
 
 import asyncio
 from collections import defaultdict
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import structlog
 
+from consumer.aside import HELD_REMEDY, MOST_JOBS
 from infra.retry import is_lock_timeout, jittered, sleep_unless
-from schema.errors import HaulageError
+from infra.telemetry.logs import traced
+from schema.errors import HaulageError, Unavailable
 from schema.statements.claim import release_entries
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
     from uuid import UUID
 
     from infra.database import Database
@@ -28,12 +30,20 @@ _SHARE_OF_PATIENCE = 0.25
 _LEAST_PATIENCE_SECONDS = 0.005
 _REMEDY = "their leases end by themselves"
 
-# By the id and the epoch of their entries: who waits for the release.
-Claims = dict[tuple[int, int], asyncio.Future[bool]]
+
+class _Waiting(NamedTuple):
+    """A claim to be given back, and who waits to hear whether it was."""
+
+    claim: Claim
+    answer: asyncio.Future[bool]
+
+    @property
+    def key(self) -> tuple[int, int]:
+        return self.claim.entry_id, self.claim.epoch
 
 
 class Releaser:
-    """Releases claims; where somebody holds a row of their job, it tries until the drain is over.
+    """Releases claims; while Postgres is away or somebody holds a row, until the drain is over.
 
     However many claims wait, one connection is used for them.
     """
@@ -50,13 +60,25 @@ class Releaser:
         self._lock_seconds = lock_seconds * _SHARE_OF_PATIENCE
         self._given_up = given_up
         self._wake = wake
-        self._jobs: defaultdict[UUID, Claims] = defaultdict(dict)
+        self._jobs: defaultdict[UUID, list[_Waiting]] = defaultdict(list)
         self._wanted = asyncio.Event()
+        self._held: dict[UUID, None] = {}
+        self._room = asyncio.Event()
+        self._room.set()
+
+    @property
+    def shunned(self) -> dict[UUID, Any]:
+        """Give the jobs of which somebody holds a row: what is claimed could not be given back."""
+        return self._held
+
+    async def room(self) -> None:
+        """Wait until few enough jobs are in other hands."""
+        await self._room.wait()
 
     async def release(self, claim: Claim) -> bool:
         """Give a claim back; false if its lease was lost, or is left to end by itself."""
         answer: asyncio.Future[bool] = asyncio.get_running_loop().create_future()
-        self._jobs[claim.job_id][claim.entry_id, claim.epoch] = answer
+        self._jobs[claim.job_id].append(_Waiting(claim, answer))
         self._wanted.set()
         return await answer
 
@@ -79,28 +101,44 @@ class Releaser:
         lock_seconds = self._lock_seconds
         is_progress = False
         for job_id in list(self._jobs):
-            claims = self._jobs.pop(job_id)
+            waiting = self._jobs.pop(job_id)
             is_last_try = self._given_up.is_set()
             try:
-                released = await self._release(claims, lock_seconds)
+                released = await self._release(waiting, lock_seconds)
             except Exception as error:  # noqa: BLE001 - what cannot be given back ends no other's work
-                if is_lock_timeout(error) and not is_last_try:
-                    self._jobs[job_id].update(claims)
-                    lock_seconds = max(_LEAST_PATIENCE_SECONDS, lock_seconds / 2)
+                if isinstance(error, Unavailable) and not is_last_try:
+                    self._jobs[job_id] += waiting
+                    if is_lock_timeout(error):
+                        self._put_aside(waiting[0].claim)
+                        lock_seconds = max(_LEAST_PATIENCE_SECONDS, lock_seconds / 2)
                     continue
-                _tell(error, entries=len(claims))
+                _tell(error, entries=len(waiting))
                 released = set()
+            self._held.pop(job_id, None)
             is_progress = True
-            for key, answer in claims.items():
-                if not answer.done():  # who waited may have been cancelled
-                    answer.set_result(key in released)
+            for each in waiting:
+                if not each.answer.done():  # who waited may have been cancelled
+                    each.answer.set_result(each.key in released)
+        if len(self._held) < MOST_JOBS:
+            self._room.set()
+        else:
+            self._room.clear()
         return is_progress
 
-    async def _release(self, claims: Claims, lock_seconds: float) -> set[tuple[int, int]]:
+    def _put_aside(self, claim: Claim) -> None:
+        if claim.job_id in self._held:
+            return
+        self._held[claim.job_id] = None
+        with traced(claim.trace, job=claim.job_key, entry=claim.entry_id):
+            log.warning("release.put_aside", kind=claim.kind, remedy=HELD_REMEDY)
+
+    async def _release(
+        self, waiting: Sequence[_Waiting], lock_seconds: float
+    ) -> set[tuple[int, int]]:
         rows = await self._database.fetch(
             release_entries(
-                [entry_id for entry_id, _ in claims],
-                [epoch for _, epoch in claims],
+                [each.claim.entry_id for each in waiting],
+                [each.claim.epoch for each in waiting],
                 delay_seconds=0.0,
                 lock_seconds=lock_seconds,
             )

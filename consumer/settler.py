@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import random
 from bisect import bisect_left, bisect_right
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import structlog
 from asyncpg import DataError
@@ -27,7 +27,7 @@ from schema.lifecycle import InputStatus
 from schema.outcome import Refused
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+    from collections.abc import Callable, Iterator, Mapping, Sequence
     from uuid import UUID
 
     from opentelemetry.trace import Span
@@ -85,8 +85,8 @@ class Settler:
         )
 
     @property
-    def shunned(self) -> Collection[UUID]:
-        """Name the jobs of which nothing is to be claimed: a view of them at any time."""
+    def shunned(self) -> dict[UUID, Any]:
+        """Give the jobs of which nothing is to be claimed: what is given changes with them."""
         return self._aside.jobs
 
     def add(self, lease: Lease, settlements: Sequence[Settlement]) -> None:

@@ -34,7 +34,8 @@ def process_span(tracing: Tracing, claim: Claim) -> AbstractContextManager[Span]
     """Open the span of a claim that begins to be worked on."""
     if not tracing.is_on:
         return tracing.one(names.PROCESS, claim.trace)
-    queued_ms = claim.queued_ms
+    # What was sent while the claim began is dated later than the claim.
+    queued_ms = claim.queued_ms if (claim.queued_ms or 0.0) >= 0 else None
     about: dict[str, AttributeValue] = {
         names.JOB_KEY: claim.job_key,
         names.KIND: claim.kind,

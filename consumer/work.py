@@ -76,6 +76,7 @@ class Workshop:
                 if lease.refused or lease.lost:
                     ended = "stopped" if lease.is_stopped else "lost"
                 elif lease.remaining:
+                    lease.is_given_back = True
                     ended = "released" if await self._releaser.release(claim) else "abandoned"
                 else:
                     ended = "settled"

@@ -32,7 +32,6 @@ from infra.queue.sending import SqsSender
 from infra.retry import wait_until_available
 from infra.telemetry.opening import open_instruments
 from infra.wakeup import Listener, Notifier
-from schema.errors import Misconfigured
 from schema.lifecycle import EntryType
 
 if TYPE_CHECKING:
@@ -177,19 +176,16 @@ def _services(
 
 async def _client(settings: Settings, stack: AsyncExitStack) -> SQSClient | None:
     """Give a client where there is a queue to talk to."""
-    urls = [settings.events_queue_url, settings.dead_letter_queue_url]
-    if settings.consumer_mode == "sqs-consumer":
-        if settings.queue_url is None:
-            raise Misconfigured("CONSUMER_MODE=sqs-consumer needs HAULAGE_QUEUE_URL")
-        urls.append(settings.queue_url)
+    urls = [settings.work_queue_url, settings.events_queue_url, settings.dead_letter_queue_url]
     return await stack.enter_async_context(Clients(settings).sqs()) if any(urls) else None
 
 
 def _senders(settings: Settings, client: SQSClient | None) -> dict[EntryType, SqsSender]:
     """Give a sender for each type of entry that this mode sends; without SQS there is none."""
-    urls = {EntryType.EVENT: settings.events_queue_url}
-    if settings.consumer_mode == "sqs-consumer":
-        urls[EntryType.INPUTS] = settings.queue_url
+    urls = {
+        EntryType.EVENT: settings.events_queue_url,
+        EntryType.INPUTS: settings.work_queue_url,
+    }
     return {
         entry_type: SqsSender(client, queue_url=url, limit_bytes=settings.max_message_bytes)
         for entry_type, url in urls.items()

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Protocol
 
 import structlog
 
-from infra.retry import jittered, sleep_unless
+from infra.retry import jittered, sleep_unless, until_database
 from schema.errors import Unavailable
 
 if TYPE_CHECKING:
@@ -18,9 +18,6 @@ if TYPE_CHECKING:
 log: structlog.stdlib.BoundLogger = structlog.get_logger(__name__)
 
 _TOLD_APART = 500
-# While a neighbour is away a duty waits for so many intervals at most.
-_LONGEST_WAIT_INTERVALS = 6
-_SHORTEST_WAIT_SECONDS = 0.05
 
 
 class MaintenanceService(Protocol):
@@ -43,7 +40,8 @@ async def run_services(
 ) -> None:
     """Run each service every interval, at once again while it finds work, until ``stop``.
 
-    While a neighbour is away each tries again with backoff, which is told once for all of them.
+    While a neighbour is away each tries again, never more rarely than every five seconds, which is
+    told once for all of them.
     ``wakes`` has an event for services, by name, that need not wait for their interval.
     """
     outage = _Outage()
@@ -98,9 +96,7 @@ async def _repeat(
             found = await service.once()
         except Unavailable as error:
             failures += 1
-            longest = _LONGEST_WAIT_INTERVALS * interval_seconds
-            wait = jittered(failures, base_seconds=interval_seconds, cap_seconds=longest)
-            wait = max(_SHORTEST_WAIT_SECONDS, wait)
+            wait = until_database(failures, cap_seconds=min(interval_seconds, 5))
             outage.begin(service.name, error, retry_in_seconds=wait)
             await back_off(wait)
             continue

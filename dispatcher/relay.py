@@ -19,8 +19,9 @@ from typing import TYPE_CHECKING, Any
 import structlog
 
 from dispatcher.sources import SOURCES, Source
+from infra.pauses import Pauses
 from infra.queue.sending import Outgoing, SendReport, Unsent
-from infra.retry import jittered, sleep_unless
+from infra.retry import jittered, sleep_unless, until_database
 from infra.telemetry import names
 from infra.telemetry.instruments import SILENT
 from infra.telemetry.logs import traced
@@ -40,8 +41,6 @@ if TYPE_CHECKING:
     from schema.lifecycle import EntryType
 
 log: structlog.stdlib.BoundLogger = structlog.get_logger(__name__)
-
-_SPIN_FLOOR_SECONDS = 0.01
 
 
 @dataclass(slots=True)
@@ -77,32 +76,41 @@ class Relay:
         instruments: Instruments = SILENT,
     ) -> None:
         self._instruments = instruments
+        # Events go by a queue of their own.
+        self._tracing = instruments.tracing.to_sqs(sender.queue_url)
         self._database = database
         self._queue = entry_type.value
         self._source: Source = SOURCES[entry_type](database, settings)
         self._sender = sender
         self._settings = settings
+        self._pauses = Pauses(most_seconds=settings.poll_floor_seconds)
         self._worker = worker
         self._woken = woken
         self._turned = turned
         self._rounds = itertools.count(1)
 
     async def run(self, stop: asyncio.Event) -> None:
-        """Relay until ``stop``; sleep exactly until the next entry is due or ``woken`` is set."""
+        """Relay until ``stop``; sleep until the next entry is due or ``woken`` is set.
+
+        What is due and in other hands is looked for ever more rarely, down to the poll floor.
+        """
         failures = 0
         rest, back_off = sleep_unless(stop, self._woken), sleep_unless(stop)
         while not stop.is_set():
             self._woken.clear()
             fault: Exception | None = None
-            pause = 0.0
+            pause, patience = 0.0, self._backoff
             try:
                 report = await self.relay_once()
                 if report.fault is not None:
                     fault = Unavailable(report.fault)
-                if not report.locked:
-                    pause = await self._pause()
+                if report.locked:
+                    self._pauses.took()
+                else:
+                    pause = self._pauses.seconds(await self._source.dues())
             except Exception as error:  # noqa: BLE001 - one bad row must not end the relay of all
-                fault = error
+                # What SQS does not take is in the report.
+                fault, patience = error, until_database
             if fault is None:
                 if failures:
                     log.info("relay.recovered", queue=self._queue, after_failures=failures)
@@ -112,16 +120,11 @@ class Relay:
                     await rest(pause)
             else:
                 failures += 1
-                pause = self._backoff(failures)
+                pause = patience(failures)
                 if failures == 1:
                     self._tell(fault, retry_in_seconds=round(pause, 2))
                 # A wake-up says that there is more to send, not that it can be sent.
                 await back_off(pause)
-
-    async def _pause(self) -> float:
-        """Say how long there is nothing to do, after a round that found nothing."""
-        floor, due = self._settings.poll_floor_seconds, await self._source.due_seconds()
-        return floor if due is None else max(min(due, floor), _SPIN_FLOOR_SECONDS)
 
     def _backoff(self, failures: int) -> float:
         return max(
@@ -181,7 +184,7 @@ class Relay:
         async def send(batch: Sequence[Outgoing]) -> SendReport:
             async with slots:
                 try:
-                    with self._instruments.tracing.together(
+                    with self._tracing.together(
                         names.RELAY,
                         (Trace(**message.attributes) for message in batch),
                         attributes={names.MESSAGING_BATCH_COUNT: len(batch)},

@@ -40,8 +40,8 @@ class Source(Protocol):
         """Lock a batch of what is due, for as long as the settings say."""
         ...
 
-    async def due_seconds(self) -> float | None:
-        """Say in how many seconds there may be more to lock; None: nothing is in sight."""
+    async def dues(self) -> Sequence[float]:
+        """Say in how many seconds there may be more to lock (0 or less: there is)."""
         ...
 
     def body(self, row: Row[Any]) -> str:
@@ -99,11 +99,11 @@ class InputSource:
         least = self._settings.relay_window / _PARTS_OF_A_WINDOW
         return room > 0 and (room >= least or since >= _WINDOW_PATIENCE_SECONDS)
 
-    async def due_seconds(self) -> float | None:
-        """Give the time to the next ready entry, or to the next look at a full window."""
+    async def dues(self) -> Sequence[float]:
+        """Give the times to ready and to deferred entries, or to the next look at a full window."""
         if self.is_full:
-            return _WINDOW_PAUSE_SECONDS
-        return _seconds(await self._database.fetch(next_ready()))
+            return [_WINDOW_PAUSE_SECONDS]
+        return [float(row.seconds) for row in await self._database.fetch(next_ready())]
 
     def body(self, row: Row[Any]) -> str:
         """Give the message that points at the entry."""
@@ -132,9 +132,9 @@ class EventSource:
             )
         )
 
-    async def due_seconds(self) -> float | None:
+    async def dues(self) -> Sequence[float]:
         """Give the time to the next event."""
-        return _seconds(await self._database.fetch(statements.next_event()))
+        return [float(row.seconds) for row in await self._database.fetch(statements.next_event())]
 
     def body(self, row: Row[Any]) -> str:
         """Give what is stored, in ASCII: SQS refuses some characters that JSON allows."""
@@ -149,7 +149,3 @@ SOURCES: dict[EntryType, Callable[[Database, Settings], Source]] = {
     EntryType.INPUTS: InputSource,
     EntryType.EVENT: EventSource,
 }
-
-
-def _seconds(rows: Sequence[Row[Any]]) -> float | None:
-    return float(rows[0].seconds) if rows else None

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, Literal
 import aioboto3
 import aiobotocore
 import aiohttp
+import botocore.session
 from aiobotocore.config import AioConfig
 from aiobotocore.session import AioSession
 from botocore import exceptions as boto
@@ -119,13 +120,36 @@ class Clients:
         async with AsyncExitStack() as stack:
             try:
                 client = await stack.enter_async_context(
-                    self._session.client(service, config=config)
+                    self._session.client(service, region_name=_region(), config=config)
                 )
             except (boto.BotoCoreError, ValueError) as error:
-                remedy = "set AWS_REGION, and AWS_ENDPOINT_URL to a URL or not at all"
-                reason = f"AWS: no {service} client ({type(error).__name__}): {remedy}"
-                raise Misconfigured(reason) from error
+                raise _no_client(service, error) from error
             yield client
+
+
+def check_environment() -> None:
+    """Raise ``Misconfigured`` where no client could be made; it looks for no credentials."""
+    session = botocore.session.Session()
+    for service in ("sqs", "s3"):
+        try:
+            session.create_client(
+                service,
+                region_name=_region(),
+                aws_access_key_id="none",
+                aws_secret_access_key="none",  # noqa: S106
+            )
+        except (boto.BotoCoreError, ValueError) as error:
+            raise _no_client(service, error) from error
+
+
+def _region() -> str | None:
+    """Give what all other SDKs read; botocore by itself knows ``AWS_DEFAULT_REGION`` only."""
+    return os.environ.get("AWS_REGION") or None
+
+
+def _no_client(service: str, error: Exception) -> Misconfigured:
+    remedy = "set AWS_REGION, and AWS_ENDPOINT_URL to a URL or not at all"
+    return Misconfigured(f"AWS: no {service} client ({type(error).__name__}): {remedy}")
 
 
 @cache

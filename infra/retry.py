@@ -96,6 +96,11 @@ async def wait_until_available(
     return True
 
 
+def until_database(failures: int, *, cap_seconds: float = 5) -> float:
+    """Say how long a loop waits for a database that is away: work waits for its return."""
+    return max(0.05, jittered(failures, base_seconds=0.2, cap_seconds=cap_seconds))
+
+
 def sleep_unless(*events: asyncio.Event) -> Callable[[float], Awaitable[None]]:
     """Give a sleep in seconds that ends early when one of the events is set."""
 

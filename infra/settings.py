@@ -173,6 +173,18 @@ class Settings(BaseModel):
         """Say whether a process with a port for its health has a page of metrics there."""
         return self.prometheus and self.health_port != 0
 
+    @property
+    def work_queue_url(self) -> str | None:
+        """Give the queue of inputs, nothing without SQS; raise ``Misconfigured`` if it is not set.
+
+        For who relays or consumes: the API needs none in either mode.
+        """
+        if self.consumer_mode == "outbox":
+            return None
+        if not self.queue_url:
+            raise Misconfigured("CONSUMER_MODE=sqs-consumer needs HAULAGE_QUEUE_URL")
+        return self.queue_url
+
     @classmethod
     def from_environment(cls, environment: Mapping[str, str]) -> Self:
         """Read the settings; raise ``Misconfigured`` naming each variable that is wrong."""

@@ -12,7 +12,7 @@ from localstack import processes
 from localstack.init.resources import BUCKET, Access, Resources
 from localstack.interruption import Interruption
 from localstack.processes import Identity, ProcessError
-from localstack.settings import LocalSettings, Mode
+from localstack.settings import Mode
 
 READY_SECONDS = 60.0
 # Longer than the processes give themselves to drain.
@@ -39,7 +39,7 @@ class Child:
 
 
 def connections(
-    settings: LocalSettings, database_url: str, access: Access, resources: Resources
+    mode: Mode, database_url: str, access: Access, resources: Resources
 ) -> dict[str, str]:
     """What every process needs to reach the world, by the names that it goes by."""
     values = {
@@ -49,7 +49,7 @@ def connections(
         "AWS_ACCESS_KEY_ID": access.access_key_id,
         "AWS_SECRET_ACCESS_KEY": access.secret_access_key,
         "HAULAGE_BUCKET": BUCKET,
-        "CONSUMER_MODE": settings.mode,
+        "CONSUMER_MODE": mode,
     }
     if resources.queue_url and resources.events_queue_url:
         values["HAULAGE_QUEUE_URL"] = resources.queue_url
@@ -78,8 +78,16 @@ def check_settings(mode: Mode, checkout: Path, interruption: Interruption) -> No
     """Raises ProcessError if the processes would refuse their settings, or could not load a kind.
 
     To be called before anything starts: a kind is loaded in a process of its own, as they do it.
+    What the stack will give them stands in for itself; the check asks no neighbour.
     """
-    given = {"DATABASE_URL": "postgresql://127.0.0.1/haulage", "CONSUMER_MODE": mode}
+    access = Access("http://127.0.0.1")
+    queues = Resources(access.endpoint_url, access.endpoint_url)
+    given = connections(
+        mode,
+        "postgresql://127.0.0.1/haulage",
+        access,
+        queues if mode == "sqs-consumer" else Resources(None, None),
+    )
     processes.run(
         "The check of the settings",
         [sys.executable, "-m", "infra.check"],

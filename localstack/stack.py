@@ -159,7 +159,8 @@ class Stack:
         dead = [one.name for one in self.dead()]
         if not dead or len(dead) == len(self.state.processes()):
             return
-        print(f"{', '.join(dead)} died: the rest is ended, and all but PostgreSQL started anew.")
+        which = "all" if "postgres" in dead else "all but PostgreSQL"
+        print(f"{', '.join(dead)} died: the rest is ended, and {which} started anew.")
         has = self._options()
         for one in options.differences(has, options.altogether(self.settings, has)):
             print(f"  {one.name} was {one.has}, is now {one.wanted}")
@@ -176,7 +177,7 @@ class Stack:
             self.interruption,
         )
         values = children.connections(
-            self.settings, database_url, Access(f"http://127.0.0.1:{aws_port}"), resources
+            self.settings.mode, database_url, Access(f"http://127.0.0.1:{aws_port}"), resources
         )
         environment = {**children.inherited(), **values}
         owner_key, admin_key = self._keys(environment)

@@ -63,6 +63,10 @@ def aws_environment(aws: Access) -> Iterator[None]:
                 os.environ[name] = value
 
 
+def _silent() -> None:
+    """Tell nobody."""
+
+
 @dataclass
 class Delivery:
     """One mode of delivery on one database."""
@@ -105,16 +109,30 @@ class Delivery:
             instruments=self.instruments,
         )
 
-    def relay(self, worker: str = "relay", **changes: Any) -> Relay:
+    def relay(
+        self, worker: str = "relay", *, turned: Callable[[], None] = _silent, **changes: Any
+    ) -> Relay:
         """Give a relay of inputs; without SQS there is none."""
-        return self._relay(EntryType.INPUTS, self.settings.queue_url, worker, changes)
+        return self._relay(EntryType.INPUTS, self.settings.queue_url, worker, turned, changes)
 
-    def event_relay(self, worker: str = "relay", *, queue_url: str, **changes: Any) -> Relay:
+    def event_relay(
+        self,
+        worker: str = "relay",
+        *,
+        queue_url: str,
+        turned: Callable[[], None] = _silent,
+        **changes: Any,
+    ) -> Relay:
         """Give a relay of events to a queue."""
-        return self._relay(EntryType.EVENT, queue_url, worker, changes)
+        return self._relay(EntryType.EVENT, queue_url, worker, turned, changes)
 
     def _relay(
-        self, entry_type: EntryType, queue_url: str | None, worker: str, changes: dict[str, Any]
+        self,
+        entry_type: EntryType,
+        queue_url: str | None,
+        worker: str,
+        turned: Callable[[], None],
+        changes: dict[str, Any],
     ) -> Relay:
         assert self.sqs is not None
         assert queue_url
@@ -126,6 +144,7 @@ class Delivery:
             settings,
             worker=worker,
             woken=self.listener.wakes(),
+            turned=turned,
             instruments=self.instruments,
         )
 

@@ -212,5 +212,17 @@ class Gated(Recorder):
         return Succeeded()
 
 
+class Deaf(Gated):
+    """A runner that swallows its cancellation until the gate is open."""
+
+    async def _wait(self, claim: Claim, input_: ClaimedInput) -> Outcome:
+        while not self.gate.is_set():
+            try:
+                await self.gate.wait()
+            except asyncio.CancelledError:
+                continue
+        return Succeeded()
+
+
 def seeded(seed: int) -> random.Random:
     return random.Random(seed)

@@ -24,8 +24,11 @@ if TYPE_CHECKING:
     import datetime as dt
 
     from consumer.processors.protocol import Resources, Work
+    from infra.settings import Settings
 
 log: structlog.stdlib.BoundLogger = structlog.get_logger(__name__)
+
+_NO_BUCKET = "set HAULAGE_BUCKET: exports are written there"
 
 
 class ExportProcessor:
@@ -36,7 +39,7 @@ class ExportProcessor:
 
     def __init__(self, resources: Resources) -> None:
         if resources.storage is None:
-            raise Misconfigured("set HAULAGE_BUCKET: exports are written there")
+            raise Misconfigured(_NO_BUCKET)
         self._settings = resources.settings
         self._storage = resources.storage
         self._registry = Registry(resources.database, kind=EXPORT.name)
@@ -45,6 +48,13 @@ class ExportProcessor:
         self._large_uploads = asyncio.Semaphore(resources.settings.export_streams)
         self._checking = asyncio.Lock()
         self._is_checked = False
+
+    @staticmethod
+    def check_settings(settings: Settings) -> None:
+        """Raise ``Misconfigured`` where the settings are enough to say that none can be made."""
+        if settings.bucket is None:
+            raise Misconfigured(_NO_BUCKET)
+        ExportSource.from_settings(settings)
 
     async def start(self) -> None:
         """Check the export SQL; a source that is away is checked when the first input comes."""

@@ -6,6 +6,7 @@ import asyncio
 import time
 from typing import TYPE_CHECKING
 
+from infra.pauses import Pauses
 from infra.queue.protocol import NOTHING, Claim, Unwanted
 from infra.retry import sleep_unless
 from infra.telemetry import names
@@ -20,9 +21,8 @@ if TYPE_CHECKING:
     from infra.telemetry.instruments import Instruments
     from infra.wakeup import Listener
 
-_SPIN_FLOOR_SECONDS = 0.01
-_FULL_SECONDS = 0.25
-_MOST_DOUBLINGS = 10
+# No wake-up tells when something is wanted again.
+_UNWANTED_SECONDS = 0.25
 
 
 class OutboxQueue:
@@ -45,11 +45,10 @@ class OutboxQueue:
         self._worker = worker
         self._kinds = tuple(kinds)
         self._lease_seconds = lease_seconds
-        self._poll_floor_seconds = poll_floor_seconds
+        self._pauses = Pauses(most_seconds=poll_floor_seconds)
         self._turn = FIRST_TURN
         # False after a claim that brought less than it asked for: look before the next one.
         self._may_be_ready = True
-        self._in_vain = 0
         self._claiming = asyncio.Lock()
 
     async def claim(
@@ -68,12 +67,12 @@ class OutboxQueue:
             rows = await self._database.fetch(
                 next_ready(kinds=self._wanted(unwanted), shunned=unwanted.jobs)
             )
-            due_seconds = float(rows[0].seconds) if rows else self._poll_floor_seconds
-            if unwanted.kinds:
-                # No wake-up tells when one of them is wanted again.
-                due_seconds = min(max(due_seconds, _FULL_SECONDS), self._poll_floor_seconds)
-            if self._may_be_ready or due_seconds > 0:
-                await sleep_unless(stop, self._woken)(self._pause_seconds(due_seconds))
+            dues = [float(row.seconds) for row in rows]
+            if self._may_be_ready or all(due_seconds > 0 for due_seconds in dues):
+                rest = self._pauses.seconds(dues)
+                if unwanted.kinds or unwanted.jobs:
+                    rest = min(rest, _UNWANTED_SECONDS)
+                await sleep_unless(stop, self._woken)(rest)
                 self._woken.clear()
             self._may_be_ready = True
             return () if stop.is_set() else await self._claim_now(most, unwanted)
@@ -81,14 +80,6 @@ class OutboxQueue:
     def _wanted(self, unwanted: Unwanted) -> Sequence[str]:
         full = unwanted.kinds
         return tuple(kind for kind in self._kinds if kind not in full) if full else self._kinds
-
-    def _pause_seconds(self, due_seconds: float) -> float:
-        if due_seconds <= 0:
-            # One that is ready but was not claimed became due this very moment, or it is in other
-            # hands, for as long as they like.
-            due_seconds = _SPIN_FLOOR_SECONDS * 2**self._in_vain
-            self._in_vain = min(self._in_vain + 1, _MOST_DOUBLINGS)
-        return min(max(due_seconds, _SPIN_FLOOR_SECONDS), self._poll_floor_seconds)
 
     async def _claim_now(self, most: int, unwanted: Unwanted) -> Sequence[Claim]:
         statement = claim_ready(
@@ -106,7 +97,7 @@ class OutboxQueue:
         if claims:
             # Fewer than asked for: the rest is in other hands, or there is none.
             self._may_be_ready = len(claims) >= most
-            self._in_vain = 0
+            self._pauses.took()
             # A poll that brings nothing is no event.
             with self._tracing.together(
                 names.RECEIVE,

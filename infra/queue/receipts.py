@@ -31,11 +31,15 @@ _DELETE_ROUNDS = 3
 
 @dataclass(frozen=True, slots=True)
 class Delivery:
-    """One receipt of one message: the handle, and when it came (monotonic seconds)."""
+    """One receipt of one message: the handle, and when it came (monotonic seconds).
+
+    ``receive_count`` says how often the message has come by now, this time included.
+    """
 
     handle: str
     received_at: float
     message: Message
+    receive_count: int
 
 
 class Receipts:

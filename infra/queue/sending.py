@@ -89,7 +89,7 @@ class SqsSender:
 
     def __init__(self, client: SQSClient, *, queue_url: str, limit_bytes: int) -> None:
         self._client = client
-        self._queue_url = queue_url
+        self.queue_url = queue_url
         self._limit_bytes = limit_bytes
 
     def pack(self, messages: Iterable[Outgoing]) -> list[list[Outgoing]]:
@@ -137,7 +137,7 @@ class SqsSender:
     async def _send(self, batch: Sequence[Outgoing]) -> SendReport:
         with speaking_plainly("sqs"):
             answer = await self._client.send_message_batch(
-                QueueUrl=self._queue_url,
+                QueueUrl=self.queue_url,
                 Entries=[_entry(index, message) for index, message in enumerate(batch)],
             )
             sent = [batch[int(taken["Id"])].entry_id for taken in answer.get("Successful", ())]
@@ -159,7 +159,7 @@ class SqsSender:
         """Return when the queue answers."""
         with speaking_plainly("sqs"):
             await self._client.get_queue_attributes(
-                QueueUrl=self._queue_url, AttributeNames=["QueueArn"]
+                QueueUrl=self.queue_url, AttributeNames=["QueueArn"]
             )
 
 

@@ -38,8 +38,11 @@ if TYPE_CHECKING:
 log: structlog.stdlib.BoundLogger = structlog.get_logger(__name__)
 
 _PACE_CAP_SECONDS = 2.0
-# Others may take them; those that nobody wants now must not go round and round.
+# Others may take them; those that nobody wants now must not go round and round. Nor may they come
+# so often that SQS gives them up: at a thousand receives that takes days, not an hour.
 _UNWANTED_SECONDS = 5
+_LEFT_TO_OTHERS_CAP_SECONDS = 320
+_LEFT_TO_OTHERS_DOUBLINGS = 10
 
 
 @dataclass(slots=True)
@@ -155,7 +158,11 @@ class SqsQueue:
                 try:
                     # Who was starting the same job this moment has done so by now.
                     claims += await self._claim(deliveries, unwanted)
-                except Exception as error:  # noqa: BLE001 - what is claimed must be carried
+                except Exception as error:
+                    if not claims:
+                        raise
+                    # What is claimed must be carried.
+                    self._has_failed = True
                     _tell_not_judged(error, len(deliveries))
                     deliveries.clear()  # they come back
             span.set_attribute(names.DUPLICATES, len(deliveries))
@@ -230,7 +237,7 @@ class SqsQueue:
             if message is None:
                 polled.foreign.append(each)
                 continue
-            delivery = Delivery(each.handle, now, message)
+            delivery = Delivery(each.handle, now, message, each.receive_count)
             if message.kind not in self._kinds:
                 polled.early.append(delivery)
             elif message.kind in unwanted.kinds:
@@ -250,7 +257,7 @@ class SqsQueue:
                     await self._park(polled.foreign)
                 if polled.early:
                     await self._put_off(polled.early)
-                await self._receipts.hide([(each, _UNWANTED_SECONDS) for each in polled.unwanted])
+                await self._leave_to_others(polled.unwanted, _UNWANTED_SECONDS)
                 await self._receipts.delete([delivery.handle for delivery in polled.again])
                 await self._let_go(polled.deliveries, unwanted)
         except Exception as error:  # noqa: BLE001 - one bad message must not end the polls
@@ -259,13 +266,18 @@ class SqsQueue:
 
     async def _put_off(self, early: Sequence[Delivery]) -> None:
         """Leave messages of unknown kinds to others, for now."""
-        await self._receipts.hide(
-            [(delivery, self._unknown_kind_delay_seconds) for delivery in early]
-        )
+        await self._leave_to_others(early, self._unknown_kind_delay_seconds)
         log.warning(
             "message.unknown_kind",
             kinds=sorted({delivery.message.kind for delivery in early}),
-            remedy="another consumer must know the kind, or HAULAGE_KINDS lacks it here",
+            remedy="another consumer must know the kind, or HAULAGE_KINDS lacks it here, or"
+            " HAULAGE_CONSUMER_KINDS leaves it out",
+        )
+
+    async def _leave_to_others(self, deliveries: Sequence[Delivery], seconds: int) -> None:
+        """Hide messages for so long, and for twice as long each time that one comes again."""
+        await self._receipts.hide(
+            [(each, _doubled(seconds, each.receive_count)) for each in deliveries]
         )
 
     async def _let_go(self, deliveries: dict[int, Delivery], unwanted: Unwanted) -> None:
@@ -284,8 +296,10 @@ class SqsQueue:
                 # Settled, or waiting in Postgres to be sent anew.
                 done.append(delivery.handle)
             elif (entry_id, row.epoch) in self._held:
-                # Ours, delivered again: the newest handle is the one that deletes.
-                self._held[entry_id, row.epoch] = delivery
+                # Ours, delivered again: the newest handle is the one that deletes. Another receiver
+                # may have seen to a newer one already.
+                held = self._held[entry_id, row.epoch]
+                self._held[entry_id, row.epoch] = max(held, delivery, key=_received_at)
             else:
                 others.append((delivery, math.ceil(row.lease_seconds) + 1))
         messages = [delivery.message for delivery in deliveries.values()]
@@ -356,6 +370,15 @@ class SqsQueue:
 
 def _key(claim: Claim) -> tuple[int, int]:
     return claim.entry_id, claim.epoch
+
+
+def _received_at(delivery: Delivery) -> float:
+    return delivery.received_at
+
+
+def _doubled(seconds: int, receive_count: int) -> int:
+    doublings = min(max(receive_count - 1, 0), _LEFT_TO_OTHERS_DOUBLINGS)
+    return min(seconds << doublings, max(seconds, _LEFT_TO_OTHERS_CAP_SECONDS))
 
 
 def _tell_not_judged(error: Exception, messages: int) -> None:

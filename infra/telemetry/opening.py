@@ -114,16 +114,16 @@ def _settings_of_sdk() -> Iterator[None]:
 def _tracing(
     provider: TracerProvider, settings: Settings, *, is_wanted: Callable[[], bool]
 ) -> Tracing:
-    system, destination = "haulage_outbox", "outbox"
-    if settings.consumer_mode == "sqs-consumer" and settings.queue_url:
-        system, destination = "aws_sqs", settings.queue_url.rstrip("/").rpartition("/")[2]
-    return Tracing(
+    tracing = Tracing(
         provider.get_tracer(names.SCOPE),
-        system=system,
-        destination=destination,
+        system="haulage_outbox",
+        destination="outbox",
         each_run=settings.trace_runs,
         is_wanted=is_wanted,
     )
+    if settings.consumer_mode == "sqs-consumer" and settings.queue_url:
+        return tracing.to_sqs(settings.queue_url)
+    return tracing
 
 
 # ruff: noqa: PLC0415 - each of these costs a good part of a second, and most are not needed

@@ -71,6 +71,16 @@ class Tracing:
         }
         self._each_run = each_run
 
+    def to_sqs(self, queue_url: str) -> Tracing:
+        """Give what makes the same spans of messages that go by this queue."""
+        return Tracing(
+            self._tracer,
+            system="aws_sqs",
+            destination=queue_url.rstrip("/").rpartition("/")[2],
+            each_run=self._each_run,
+            is_wanted=self._is_wanted,
+        )
+
     @property
     def is_on(self) -> bool:
         """Say whether spans are made at all."""

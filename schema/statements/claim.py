@@ -213,7 +213,6 @@ _NEXT_READY = sa.text(
     WHERE state = 'PENDING' AND deferred
     ORDER BY available_at LIMIT 1
 )
-ORDER BY seconds LIMIT 1
 """
 )
 
@@ -331,8 +330,9 @@ def delete_empty_entry(entry_id: int, epoch: int) -> TextClause:
 
 
 def next_ready(*, kinds: Sequence[str] | None = None, shunned: Collection[UUID] = ()) -> Bound:
-    """Give the seconds until an entry may be ready to be claimed (0: one is), or no row.
+    """Give the seconds until entries may be claimed: a row for those ready, and one for deferred.
 
+    0 or less: there is one, which may be in other hands. No row: there is none.
     ``kinds`` narrows what is ready to these kinds; what is ready of ``shunned`` jobs is left out.
     """
     values = {"kinds": None if kinds is None else list(kinds), "shunned": list(shunned)}

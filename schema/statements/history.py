@@ -11,8 +11,23 @@ if TYPE_CHECKING:
 
     from sqlalchemy.sql.elements import TextClause
 
+# Nobody consumes the kind of job ``j`` now, and when somebody did: of the latter the database keeps
+# no more than what runs have written, in ``kind_pace p``, on the job and as failed attempts.
+KIND_IS_IDLE = """NOT EXISTS (SELECT FROM outbox c WHERE c.state = 'CLAIMED'
+                   AND c.locked_until > now() AND c.kind = j.kind)"""
+# Half a minute: sooner a consumer may be on its way.
+IS_LONG_DUE = "e.available_at < now() - interval '30 seconds'"
+
+
+def kind_ran_at(ordinal: str) -> str:
+    """Give the time at which the kind of job ``j`` was last worked on, as far as is known."""
+    return f"""greatest(p.measured_at, j.started_at, (
+           SELECT max(a.ended_at) FROM attempt a WHERE a.job_id = j.id AND a.ordinal = {ordinal}
+       ))"""
+
+
 _INPUT = sa.text(
-    """
+    f"""
 SELECT s.job_id, s.job_key, j.status AS job_status, j.kind, w.name AS owner, s.correlation_id,
        s.ordinal, s.state, s.attempts, j.max_attempts, s.generation, s.body::text AS body,
        s.result::text AS result, s.reused, s.elapsed_ms, s.settled_at, s.error_class,
@@ -21,12 +36,9 @@ SELECT s.job_id, s.job_key, j.status AS job_status, j.kind, w.name AS owner, s.c
        e.sent_at, e.available_at, e.locked_by AS worker, e.locked_until,
        e.locked_until > now() AS lease_is_live, e.parked_reason,
        d.died_at, d.fingerprint, j.requested_at, j.started_at, j.expires_at,
-       CASE WHEN e.state IN ('PENDING', 'SENT')
-                 AND e.available_at < now() - interval '30 seconds'
-            THEN NOT EXISTS (SELECT FROM outbox c WHERE c.state = 'CLAIMED'
-                             AND c.locked_until > now() AND c.kind = j.kind)
-            ELSE false END AS kind_is_idle,
-       p.measured_at AS kind_ran_at
+       CASE WHEN e.state IN ('PENDING', 'SENT') AND {IS_LONG_DUE}
+            THEN {KIND_IS_IDLE} ELSE false END AS kind_is_idle,
+       {kind_ran_at("s.ordinal")} AS kind_ran_at
 FROM job j
 JOIN input_state s ON s.job_id = j.id AND s.ordinal = CAST(:ordinal AS integer)
 JOIN owner w ON w.id = j.owner_id
@@ -59,7 +71,7 @@ def find_input(key: str, ordinal: int, *, owner_id: UUID | None) -> TextClause:
     final: entry_id, entry_state, epoch, entry_created_at, sent_at, available_at (next due),
     worker, locked_until, lease_is_live, parked_reason. In the DLQ: died_at, fingerprint.
     Its kind: kind_is_idle (the entry is due for half a minute, and no consumer has a lease of any
-    of this kind), kind_ran_at (when runs of it were last measured; null: never).
+    of this kind), kind_ran_at (when one last worked on it, as far as is known; null: never).
     """
     return _INPUT.bindparams(key=key, ordinal=ordinal, owner_id=owner_id)
 

@@ -11,6 +11,8 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import sqlalchemy as sa
 
+from schema.statements.history import IS_LONG_DUE
+
 if TYPE_CHECKING:
     import datetime as dt
     from uuid import UUID
@@ -243,7 +245,9 @@ SELECT e.id, e.first_ordinal, e.last_ordinal, e.unfinished, s.type,
        CASE WHEN e.state = 'CLAIMED' THEN e.locked_by END AS worker,
        CASE WHEN e.state = 'CLAIMED' THEN e.epoch END AS epoch,
        CASE s.type WHEN 'entry.held' THEN 'job is ' || j.status
-                   WHEN 'entry.parked' THEN e.parked_reason END AS because
+                   WHEN 'entry.parked' THEN e.parked_reason
+                   ELSE CASE WHEN e.state IN ('PENDING', 'SENT') AND {long_due}
+                             THEN CAST(:idle AS text) END END AS because
 FROM outbox e JOIN target j ON j.id = e.job_id
 CROSS JOIN LATERAL (
     SELECT CASE WHEN e.state = 'SENT' THEN 'entry.relayed'
@@ -253,11 +257,13 @@ CROSS JOIN LATERAL (
                 WHEN e.state = 'PENDING' AND j.status IN ('SUBMITTED', 'RUNNING')
                 THEN 'entry.due' ELSE 'entry.held' END AS type
 ) s
-WHERE e.type = 'inputs' AND {}
+WHERE e.type = 'inputs' AND {chosen}
 """
-_LIVE_OF_PART = _LIVE.format(_of_part("e", "first_ordinal"))
+_LIVE_OF_PART = _LIVE.format(chosen=_of_part("e", "first_ordinal"), long_due=IS_LONG_DUE)
 _LIVE_OF_ONE = _LIVE.format(
-    f"e.id = (SELECT i.entry_id FROM input i WHERE i.job_id = {_OF_JOB} AND i.ordinal = {_ONE})"
+    long_due=IS_LONG_DUE,
+    chosen="e.id = (SELECT i.entry_id FROM input i"
+    f" WHERE i.job_id = {_OF_JOB} AND i.ordinal = {_ONE})",
 )
 _OF_EACH_ENTRY = _step(
     7,
@@ -326,12 +332,20 @@ _GROUPED = _story(_LIVE_OF_PART, *_OF_THE_JOB, *_OF_ALL_INPUTS, _OF_ALL_ENTRIES)
 
 
 def list_steps(
-    job_id: UUID, part: Part, *, ordinal: int | None, bucket: str | None, after: Place, most: int
+    job_id: UUID,
+    part: Part,
+    *,
+    ordinal: int | None,
+    bucket: str | None,
+    after: Place,
+    most: int,
+    idle: str | None = None,
 ) -> TextClause:
     """List the steps of a part of a job, or of one input of it, in order of time.
 
     With a ``bucket`` (minute, hour, day) what happened to inputs is summed up for each of them,
-    else it is told one by one; an ``ordinal`` needs no bucket, and is its part. It reads no input,
+    else it is told one by one; an ``ordinal`` needs no bucket, and is its part. ``idle`` is why
+    what is due for half a minute waits, if nobody works on the kind. It reads no input,
     attempt, dead letter or entry outside of the part. Rows of (rank, type, the columns above;
     is_expected: its time is yet to come; since_ms: from the step before in the part; place_at,
     place_ordinal, place_n: with the rank, its place).
@@ -346,6 +360,7 @@ def list_steps(
         "after_ordinal": after.ordinal,
         "after_n": after.n,
         "most": most,
+        "idle": idle,
     }
     if ordinal is not None:
         return _ONE_INPUT.bindparams(**values)

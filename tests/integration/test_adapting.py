@@ -1,6 +1,5 @@
 """A consumer takes in and runs what it can, and leaves the rest to others at no cost."""
 
-import asyncio
 from collections.abc import Mapping
 from dataclasses import replace
 
@@ -15,22 +14,20 @@ from infra.wakeup import Listener
 from schema.outcome import Failed, Outcome, Refused, Succeeded
 from schema.statements.control import cancel_job
 from tests.deliveries import Delivery, open_delivery
-from tests.platform import KIND, KINDS, Gated, Platform, Recorder, eventually, settings_for, stretch
+from tests.platform import (
+    KIND,
+    KINDS,
+    Deaf,
+    Gated,
+    Platform,
+    Recorder,
+    eventually,
+    settings_for,
+    stretch,
+)
 from tests.steps import control
 
 OTHER = "other"
-
-
-class Deaf(Gated):
-    """A runner that swallows its cancellation until the gate is open."""
-
-    async def _wait(self, claim: Claim, input_: ClaimedInput) -> Outcome:
-        while not self.gate.is_set():
-            try:
-                await self.gate.wait()
-            except asyncio.CancelledError:
-                continue
-        return Succeeded()
 
 
 class Neighbour(Recorder):

@@ -2,7 +2,9 @@
 
 import pytest
 
+from infra.database import Database
 from schema.outcome import Failed, Outcome, Succeeded
+from schema.statements.claim import next_ready
 from tests.deliveries import Delivery
 from tests.platform import Platform, Recorder
 
@@ -19,6 +21,18 @@ def sleepy(delivery: Delivery) -> Delivery:
         }
     )
     return delivery
+
+
+async def test_what_is_ready_does_not_hide_when_the_next_retry_is_due(
+    platform: Platform, database: Database
+) -> None:
+    """Somebody may hold the row of what is ready, for as long as they like."""
+    in_an_hour = (await platform.rows("SELECT now() + interval '1 hour' AS at"))[0].at
+    await platform.submit(1)
+    await platform.submit(1, scheduled_for=in_an_hour)
+    dues = sorted(row.seconds for row in await database.fetch(next_ready()))
+    assert dues[0] == 0
+    assert 3_000 < dues[1] <= 3_600
 
 
 async def test_a_retry_runs_when_it_is_due_and_not_when_somebody_happens_to_look(

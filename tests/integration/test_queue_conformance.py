@@ -301,7 +301,7 @@ async def test_a_database_error_while_settling_is_retried_and_counted_once(
                 assert "away" in str(error) or "terminat" in str(error)
                 return False
 
-        await eventually(survives, timeout_seconds=60)
+        await eventually(survives)
     assert (await platform.job(job_id)).succeeded == 300
     await platform.check_consistency()
 

@@ -38,6 +38,32 @@ def make(checkout: Path, *arguments: str, **environment: str) -> str:
 
 
 @pytest.mark.parametrize(
+    ("given", "told"),
+    [
+        ("CONSUMER=2", "CONSUMER is no option; the nearest is CONSUMERS. There are: MODE "),
+        ("mode=outbox", "mode is no option. There are: MODE "),
+    ],
+)
+def test_an_option_that_there_is_not_is_refused(checkout: Path, given: str, told: str) -> None:
+    with pytest.raises(subprocess.CalledProcessError) as raised:
+        make(checkout, "up", given)
+    assert told in raised.value.stderr
+    assert make(checkout, "up", "CONSUMERS=2", "HAULAGE_LOG_LEVEL=debug").endswith("--consumers 2")
+    assert make(checkout, "sql", "Q=select 1").endswith("sql select 1")
+
+
+def test_without_a_stack_the_story_and_the_doctor_say_how_to_start_it(checkout: Path) -> None:
+    (checkout / ".venv" / "bin" / "python").write_text("#!/bin/sh\nexit 2\n")
+    for arguments in (("doctor",), ("story", "JOB=J1")):
+        with pytest.raises(subprocess.CalledProcessError) as raised:
+            make(checkout, *arguments)
+        assert "`make up` starts it" in raised.value.stderr
+        with pytest.raises(subprocess.CalledProcessError) as raised:
+            make(checkout, *arguments, DATABASE_URL=OTHER)
+        assert "make up" not in raised.value.stderr
+
+
+@pytest.mark.parametrize(
     ("arguments", "called"),
     [
         (("story", "ID=order-42"), "-m api.story -- order-42"),

@@ -184,6 +184,17 @@ def test_a_stack_that_is_started_anew_says_who_died_and_what_changes(
     assert "BUCKET" not in said
 
 
+def test_a_stack_whose_postgres_died_too_is_all_started_anew(
+    stack: Stack, capsys: pytest.CaptureFixture[str]
+) -> None:
+    stack.state.record(replace(IDENTITY, name="postgres"))
+    impatient = Stack(stack.checkout, stack.settings, Interruption())
+    impatient.interruption.request()
+    with pytest.raises(Interrupted):
+        impatient.up(attached=False)
+    assert "postgres died: the rest is ended, and all started anew." in capsys.readouterr().out
+
+
 # Kinds of somebody else, and what is wrong with them.
 SHOP = """
 from schema.kinds import JobInput, Kind

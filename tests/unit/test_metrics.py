@@ -214,11 +214,59 @@ def test_opentelemetrys_own_variables_say_what_leaves_the_process(
         ("OTEL_TRACES_EXPORTER", "zipkin"),
         ("OTEL_EXPORTER_OTLP_ENDPOINT", "http://user:secret@collector:4317"),
         ("OTEL_EXPORTER_OTLP_ENDPOINT", "user:secret@collector:4317"),
+        ("OTEL_EXPORTER_OTLP_ENDPOINT", "http://[::1"),
+        ("OTEL_EXPORTER_OTLP_COMPRESSION", "zip"),
+        ("OTEL_EXPORTER_OTLP_TRACES_COMPRESSION", "zip"),
+        ("OTEL_EXPORTER_OTLP_TIMEOUT", "10s"),
+        ("OTEL_EXPORTER_OTLP_CERTIFICATE", "/nix/ca.pem"),
+        ("OTEL_EXPORTER_OTLP_TRACES_CERTIFICATE", "/nix/ca.pem"),
+        ("OTEL_EXPORTER_OTLP_METRICS_CERTIFICATE", "/nix/ca.pem"),
+        ("OTEL_EXPORTER_OTLP_CLIENT_KEY", "/"),
+        ("OTEL_TRACES_SAMPLER", "foo"),
+        ("OTEL_BSP_MAX_QUEUE_SIZE", "abc"),
+        ("OTEL_BSP_MAX_QUEUE_SIZE", "0"),
+        ("OTEL_BSP_MAX_EXPORT_BATCH_SIZE", "4096"),
+        ("OTEL_BSP_SCHEDULE_DELAY", "1.5"),
+        ("OTEL_SPAN_EVENT_COUNT_LIMIT", "x"),
+        ("OTEL_SPAN_ATTRIBUTE_COUNT_LIMIT", "-1"),
+        ("OTEL_METRIC_EXPORT_INTERVAL", "-5"),
+        ("OTEL_METRIC_EXPORT_TIMEOUT", "soon"),
+        ("OTEL_METRICS_EXEMPLAR_FILTER", "foo"),
+        ("OTEL_EXPORTER_OTLP_METRICS_TEMPORALITY_PREFERENCE", "foo"),
+        ("OTEL_RESOURCE_ATTRIBUTES", "team=a,b"),
     ],
 )
 def test_what_there_is_not_is_refused_by_name(name: str, value: str) -> None:
     with pytest.raises(Misconfigured, match=name):
         OtelSettings.from_environment({"OTEL_EXPORTER_OTLP_ENDPOINT": COLLECTOR, name: value})
+
+
+@pytest.mark.parametrize("argument", ["abc", "1.5", "-0.1", "nan"])
+def test_a_sampler_of_a_ratio_wants_one_from_0_to_1(argument: str) -> None:
+    environment = {
+        "OTEL_EXPORTER_OTLP_ENDPOINT": COLLECTOR,
+        "OTEL_TRACES_SAMPLER": "parentbased_traceidratio",
+        "OTEL_TRACES_SAMPLER_ARG": argument,
+    }
+    with pytest.raises(Misconfigured, match="OTEL_TRACES_SAMPLER_ARG"):
+        OtelSettings.from_environment(environment)
+    OtelSettings.from_environment(environment | {"OTEL_TRACES_SAMPLER": "always_on"})
+
+
+@pytest.mark.parametrize(
+    "environment",
+    [
+        {"OTEL_TRACES_EXPORTER": "none", "OTEL_BSP_MAX_QUEUE_SIZE": "abc"},
+        {"OTEL_SDK_DISABLED": "true", "OTEL_METRICS_EXEMPLAR_FILTER": "foo"},
+        {"OTEL_TRACES_SAMPLER": "traceidratio", "OTEL_TRACES_SAMPLER_ARG": "0.1"},
+        {"OTEL_EXPORTER_OTLP_COMPRESSION": "gzip", "OTEL_EXPORTER_OTLP_TIMEOUT": "2.5"},
+        {"OTEL_BSP_MAX_QUEUE_SIZE": "512", "OTEL_SPAN_EVENT_COUNT_LIMIT": ""},
+        {"OTEL_EXPORTER_OTLP_CERTIFICATE": __file__, "OTEL_RESOURCE_ATTRIBUTES": "a=b,"},
+        {"OTEL_EXPORTER_OTLP_ENDPOINT": "", "OTEL_TRACES_SAMPLER": "foo"},
+    ],
+)
+def test_what_can_be_used_or_is_not_used_is_let_pass(environment: dict[str, str]) -> None:
+    OtelSettings.from_environment({"OTEL_EXPORTER_OTLP_ENDPOINT": COLLECTOR} | environment)
 
 
 @pytest.mark.parametrize("header", ["x-team: pa55", "x-team=pa55;word", 'x-key="pa55"', "pa55"])

@@ -145,3 +145,13 @@ def test_without_a_tracer_traces_pass_through_unchanged() -> None:
         assert continued(trace(1), span) == trace(1)
     with OFF.together(names.RELAY, iter([trace(1)])) as span:
         assert not span.is_recording()
+
+
+def test_what_goes_by_another_queue_names_that_queue() -> None:
+    spans = Spans()
+    events = spans.tracing.to_sqs("https://sqs.eu-central-1.example/123/haulage-events")
+    with events.together(names.RELAY, [trace(1)]):
+        pass
+    span = spans.only("relay")
+    assert span.name == "relay haulage-events"
+    assert attributes(span)[names.MESSAGING_DESTINATION] == "haulage-events"

@@ -46,12 +46,32 @@ async def test_an_input_that_no_consumer_takes_says_what_is_known_of_its_kind(
     queued = (await show(client, job))["next"]
     assert queued["because"] == "no consumer works on kind 'note' now, and none is known to have"
     await work.rows("INSERT INTO kind_pace (kind, input_ms) VALUES ('note', 1) RETURNING kind")
-    assert "; the last known to have did at 20" in (await show(client, job))["next"]["because"]
+    assert "; one last did at 20" in (await show(client, job))["next"]["because"]
     # Whoever works on another input of the kind may come to this one.
     other = await submit(client, notes(1) | {"priority": 9})
     await work.claim(most=1)
     running, waiting = (await show(client, other))["next"], (await show(client, job))["next"]
     assert (running["action"], waiting) == ("running", {"action": "queued", "at": queued["at"]})
+
+
+async def test_when_a_kind_was_last_worked_on_is_the_latest_that_is_known(
+    client: httpx.AsyncClient, work: Work
+) -> None:
+    """The pace is measured now and then; the input's own history is not to contradict it."""
+    job = await submit(client, notes(2))
+    await work.rows(
+        "INSERT INTO kind_pace (kind, input_ms, measured_at)"
+        " VALUES ('note', 1, now() - interval '1 hour') RETURNING kind"
+    )
+    await work.settle(await work.claim(), fails)
+    await work.rows("UPDATE outbox SET available_at = now() - interval '31 seconds' RETURNING id")
+    document = await show(client, job)
+    ended_at = document["history"][0]["endedAt"]
+    assert document["next"]["because"].endswith(f"one last did at {ended_at}, as far as is known")
+    # All of what is kept of one input that never failed: that its job was begun.
+    await work.rows("DELETE FROM attempt RETURNING job_id")
+    started_at = (await client.get(f"/jobs/{job}")).json()["startedAt"]
+    assert f"one last did at {started_at}, " in (await show(client, job))["next"]["because"]
 
 
 async def test_while_it_runs_the_worker_and_its_lease_are_shown(

@@ -24,6 +24,29 @@ async def test_what_is_due_waits_for_the_relay_or_for_a_consumer(
     assert shown.stdout.endswith("waits for the relay\n")
 
 
+async def test_what_nobody_works_on_says_so_in_the_timeline_and_in_the_terminal(
+    client: httpx.AsyncClient, work: Work, database: Database
+) -> None:
+    job = await submit(client, notes(2))
+    assert "because" not in (await timeline(client, job))["items"][-1]
+    await work.rows("UPDATE job SET requested_at = now() - interval '1 hour' RETURNING id")
+    await work.rows("UPDATE outbox SET available_at = now() - interval '31 seconds' RETURNING id")
+    because = (await client.get(f"/jobs/{job}/inputs/0")).json()["next"]["because"]
+    assert because.startswith("no consumer works on kind 'note' now")
+    for ordinal in (None, 0):
+        query = {} if ordinal is None else {"ordinal": ordinal}
+        assert (await timeline(client, job, **query))["items"][-1]["because"] == because
+        _, text = await told(database, job, ordinal=ordinal)
+        assert text.endswith(f"due: waits for a consumer; {because}\n")
+    await work.rows("UPDATE outbox SET state = 'SENT', sent_at = now() RETURNING id")
+    _, text = await told(database, job, ordinal=0, by_relay=True)
+    assert text.endswith(f"sent to the queue; {because}\n")
+    # Whoever works on another input of the kind may come to this one.
+    await submit(client, notes(1))
+    await work.claim(most=1)
+    assert "because" not in (await timeline(client, job))["items"][-1]
+
+
 async def test_why_a_job_failed_is_told_and_not_to_inputs_that_had_no_part_in_it(
     client: httpx.AsyncClient, work: Work, database: Database
 ) -> None:

@@ -49,6 +49,13 @@ def waiting(stub: SqsStub, delivery: Delivery) -> int:
     return sum(stub.queue(queue_url(delivery)).counts())
 
 
+def show(stub: SqsStub, delivery: Delivery, number: int) -> None:
+    """Let a message in flight, by its place among all that were sent, come again at once."""
+    queue = stub.queue(queue_url(delivery))
+    queue.change_visibility(queue.messages[number], 0)
+    queue.serve()
+
+
 @contextmanager
 def log_lines() -> Iterator[list[Any]]:
     """Collect every line that is logged inside the block, as its dictionary."""

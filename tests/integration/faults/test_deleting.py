@@ -2,8 +2,10 @@
 
 import asyncio
 
+import pytest
+
 from infra.database import Database
-from infra.queue.protocol import Claim
+from infra.queue.protocol import Claim, Unwanted
 from infra.queue.sqs import SqsQueue
 from infra.settle import Settlement, settle
 from schema.outcome import Backoff, Succeeded
@@ -13,12 +15,13 @@ from tests.integration.faults.stations import (
     log_lines,
     named,
     queue_url,
+    show,
     sqs_queue,
     sqs_station,
     waiting,
 )
 from tests.platform import KIND, Platform, Recorder, eventually
-from tests.stubs.sqs import Call, FailEntries, Refuse, SqsStub
+from tests.stubs.sqs import Call, FailEntries, Refuse, Slow, SqsStub
 
 
 async def settled(database: Database, claims: list[Claim]) -> None:
@@ -110,6 +113,61 @@ async def test_a_message_that_came_again_is_deleted_by_its_newest_handle(
     await settled(database, [claim])
     await queue.acknowledge([claim])
     assert waiting(stub, station) == 0
+
+
+async def test_a_receipt_that_is_looked_at_late_does_not_replace_a_newer_one(
+    station: Delivery, stub: SqsStub, platform: Platform, database: Database
+) -> None:
+    """Two receivers see to the same message, and the one that had it first comes second."""
+    queue = sqs_queue(station)
+    await platform.submit(1)
+    await station.deliver()
+    (claim,) = await queue.claim(10, asyncio.Event())
+    await platform.submit(1, kind="elsewhere")
+    await station.deliver()
+    show(stub, station, 1)
+    # The first receiver waits for an answer about the other kind, which it sees to before.
+    stub.faults.next("ChangeMessageVisibilityBatch", Slow(1))
+    late = asyncio.create_task(queue.claim(10, asyncio.Event()))
+    await eventually(lambda: stub.calls["ChangeMessageVisibilityBatch"] == 1)
+    show(stub, station, 1)
+    assert not await queue.claim(10, asyncio.Event())
+    newest = handle_of(queue, claim)
+    assert not late.done()
+    assert not await late
+    assert handle_of(queue, claim) == newest
+    await settled(database, [claim])
+    await queue.acknowledge([claim])
+    assert list(stub.queue(queue_url(station)).messages) == [2]
+
+
+@pytest.mark.parametrize(
+    ("kind", "unwanted", "hidden_seconds"),
+    [
+        (KIND, Unwanted(kinds={KIND}), [5, 10, 20, 40, 80, 160, 320, 320]),
+        ("elsewhere", Unwanted(), [30, 60, 120, 240, 320, 320, 320, 320]),
+    ],
+    ids=["of which there is enough here", "which is unknown here"],
+)
+async def test_a_message_of_a_kind_is_left_to_others_for_longer_each_time_it_comes(
+    station: Delivery, stub: SqsStub, platform: Platform,
+    kind: str, unwanted: Unwanted, hidden_seconds: list[int],
+) -> None:  # fmt: skip
+    """Else a thousand receives, at which SQS gives it up, are over within the hour."""
+    queue = sqs_queue(station)
+    await platform.submit(1, kind=kind)
+    await station.deliver()
+    asked: list[int] = []
+
+    def note(call: Call) -> None:
+        if call.action == "ChangeMessageVisibilityBatch":
+            asked.extend(entry["VisibilityTimeout"] for entry in call.parameters["Entries"])
+
+    stub.faults.hook = note
+    for _ in hidden_seconds:
+        assert not await queue.claim(10, asyncio.Event(), unwanted)
+        show(stub, station, 1)
+    assert asked == hidden_seconds
 
 
 async def test_a_delete_with_an_old_handle_removes_nothing_and_the_redelivery_does_nothing(

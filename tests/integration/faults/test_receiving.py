@@ -4,6 +4,7 @@ import asyncio
 import json
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from dataclasses import replace
 
 import pytest
 from starlette.requests import Request
@@ -12,20 +13,23 @@ from consumer.assembly import assemble
 from consumer.executor import Runner
 from infra.database import Database
 from infra.http import Health
-from schema.errors import Unusable
+from schema.errors import Unavailable, Unusable
 from schema.outcome import Succeeded
 from tests.deliveries import Delivery
 from tests.integration.faults.stations import (
     log_lines,
     named,
     queue_url,
+    show,
     sqs_queue,
     sqs_station,
     waiting,
 )
 from tests.platform import KIND, KINDS, Platform, Recorder, eventually, settings_for, stretch
+from tests.stubs.postgres_wire import Matches, is_sync_after_execute
 from tests.stubs.sqs import BlackHole, EmptyReceive, Refuse, SqsStub
 from tests.stubs.sqs.faults import ACCESS_DENIED
+from tests.stubs.tcp_proxy import Cut, TcpProxy
 
 
 @asynccontextmanager
@@ -94,6 +98,36 @@ async def test_receives_that_are_always_denied_are_told_once_and_end_liveness_un
     assert refused <= 60, "a backoff of 0.2 s that doubles"
     assert len(named(lines, "receive.away")) == 1
     assert "AccessDenied" in named(lines, "receive.away")[0]["error"]
+
+
+async def test_a_database_that_goes_away_within_a_claim_of_nothing_ends_the_polls_until_it_is_back(
+    station: Delivery, stub: SqsStub, platform: Platform,
+    proxied: Database, postgres_proxy: TcpProxy,
+) -> None:  # fmt: skip
+    """Whoever claims asks twice. Each receive in vain is counted, and as if all were well."""
+    queue, stop = sqs_queue(replace(station, database=proxied)), asyncio.Event()
+    await platform.submit(1)
+    await station.deliver()
+    assert await queue.claim(10, stop), "the driver asks no more about types"
+    await platform.submit(1)
+    await station.deliver()
+    assert await station.queue("other").claim(10, stop)
+    show(stub, station, 2)
+    postgres_proxy.reset_at(second(is_sync_after_execute()), Cut.BEFORE)
+    with pytest.raises(Unavailable):
+        await queue.claim(10, stop)
+    assert postgres_proxy.cut.is_set()
+    received = stub.calls["ReceiveMessage"]
+    await postgres_proxy.outage()
+    with pytest.raises(Unavailable):
+        await queue.claim(10, stop)
+    assert stub.calls["ReceiveMessage"] == received
+
+
+def second(matches: Matches) -> Matches:
+    """Match the second message that matches."""
+    left = [False, True]
+    return lambda message: matches(message) and left.pop(0)
 
 
 async def test_a_consumer_that_never_had_a_good_poll_is_alive_at_first_and_then_stuck(

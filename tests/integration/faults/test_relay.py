@@ -16,8 +16,16 @@ from schema.errors import Unavailable
 from schema.statements.claim import claim_by_id
 from schema.statements.relay import lock_ready, mark_sent, requeue_overdue
 from tests.deliveries import Delivery
-from tests.integration.faults.stations import all_done, log_lines, named, sqs_station, waiting
-from tests.platform import KIND, Platform, Recorder, eventually
+from tests.integration.faults.stations import (
+    all_done,
+    log_lines,
+    named,
+    queue_url,
+    sqs_station,
+    waiting,
+)
+from tests.platform import KIND, Platform, Recorder, eventually, stretch
+from tests.steps import open_unit
 from tests.stubs.postgres_wire import is_sync_after_execute
 from tests.stubs.sqs import BlackHole, Call, DuplicateMessages, Refuse, Slow, SqsStub
 from tests.stubs.tcp_proxy import Cut, TcpProxy
@@ -251,6 +259,34 @@ async def test_an_old_snapshot_costs_no_more_updates_and_nobody_waits_for_it(
     assert updates["outbox"] <= 50 * 4, "lock, mark, claim, and settling in two parts at most"
 
 
+@pytest.mark.parametrize("of", ["inputs", "event"])
+async def test_an_entry_in_other_hands_is_looked_for_ever_more_rarely_and_sent_once_it_is_let_go(
+    station: Delivery, stub: SqsStub, platform: Platform, database: Database, of: str
+) -> None:
+    """It is ready all the time, and the relay may not have it: that is no reason to spin."""
+    await platform.submit(1)
+    await _events(platform, 1)
+    await platform.rows("DELETE FROM outbox WHERE type <> :of RETURNING id", of=of)
+    rounds: list[None] = []
+    settings: dict[str, Any] = {"turned": lambda: rounds.append(None), "poll_floor_seconds": 60}
+    if of == "inputs":
+        relay = station.relay(**settings)
+    else:
+        relay = station.event_relay(queue_url=queue_url(station), **settings)
+    stop = asyncio.Event()
+    async with asyncio.TaskGroup() as group:
+        async with open_unit(database) as connection:
+            await connection.execute(text("SELECT FROM outbox FOR UPDATE"))
+            group.create_task(relay.run(stop))
+            await eventually(lambda: bool(rounds))
+            await stretch(0.7)
+            assert len(rounds) <= 8, "10 ms, 20, 40, …: not seventy times 10 ms"
+        station.listener.wake()
+        await eventually(lambda: waiting(stub, station) == 1)
+        stop.set()
+        station.listener.wake()
+
+
 async def _counted(platform: Platform) -> bool:
     """Sessions report what they did when they are idle for a while."""
     await platform.rows("SELECT pg_stat_force_next_flush()")
@@ -271,3 +307,24 @@ async def test_two_resenders_under_load_share_the_rows_without_waiting(
     taken = [row.id for rows in found for row in rows]
     assert len(taken) == len(set(taken))
     assert taken
+
+
+async def test_the_relay_looks_for_a_database_that_was_away_by_no_backoff_of_sqs(
+    stub: SqsStub, database: Database, proxied: Database, platform: Platform,
+    postgres_proxy: TcpProxy, database_url: str,
+) -> None:  # fmt: skip
+    async with sqs_station(stub, database, database_url) as station:
+        relay = replace(station, database=proxied).relay(
+            relay_backoff_base_seconds=3_600.0, relay_backoff_cap_seconds=36_000.0
+        )
+        stop = asyncio.Event()
+        await postgres_proxy.outage()
+        with log_lines() as lines:
+            async with asyncio.timeout(30), asyncio.TaskGroup() as group:
+                group.create_task(relay.run(stop))
+                await eventually(lambda: bool(named(lines, "relay.away")))
+                await platform.submit(1)
+                await postgres_proxy.listen()
+                await eventually(lambda: waiting(stub, station) == 1)
+                stop.set()
+    assert [line["after_failures"] for line in named(lines, "relay.recovered")]

@@ -64,11 +64,12 @@ def test_an_input_that_nobody_works_on_says_what_is_known_of_that() -> None:
         "at": AT,
         "because": "no consumer works on kind 'order' now, and none is known to have",
     }
+    nobody = "no consumer works on kind 'order' now"
     again = replace(waits, state=InputStatus.RETRY_WAIT, kind_ran_at=SOON)
     assert next_step(again) == {
         "action": "retry",
         "at": AT,
-        "because": f"no consumer works on kind 'order' now; the last known to have did at {AT}",
+        "because": f"{nobody}; one last did at {AT}, as far as is known",
     }
     paused = replace(waits, job_status=JobStatus.PAUSED)
     assert next_step(paused) == {"action": "held", "because": "job is PAUSED"}

@@ -1,0 +1,156 @@
+"""What was claimed and does not run is given back at no cost, and a drain ends whatever waits."""
+
+import asyncio
+from collections.abc import Sequence
+
+import pytest
+from structlog.testing import capture_logs
+
+from consumer.lease import Leases
+from infra.database import Database
+from infra.queue.protocol import NOTHING, Claim, Queue, Unwanted
+from schema.statements.claim import release_entries
+from tests.deliveries import Delivery, open_delivery
+from tests.integration.test_held_rows import claimed, events, held, leasing, until_claimed
+from tests.platform import Deaf, Gated, Platform, Recorder, eventually, settings_for
+from tests.steps import claim_all
+from tests.stubs.tcp_proxy import TcpProxy
+
+
+class Watched:
+    """A queue of which it can be told whether anybody waits there."""
+
+    def __init__(self, queue: Queue) -> None:
+        self._queue = queue
+        self.extend = queue.extend
+        self.acknowledge = queue.acknowledge
+        self.abandon = queue.abandon
+        self.ping = queue.ping
+        self.waiting = 0
+        self.claims = 0
+
+    async def claim(
+        self, most: int, stop: asyncio.Event, unwanted: Unwanted = NOTHING
+    ) -> Sequence[Claim]:
+        self.waiting += 1
+        try:
+            claims = await self._queue.claim(most, stop, unwanted)
+        finally:
+            self.waiting -= 1
+        self.claims += len(claims)
+        return claims
+
+
+@pytest.mark.parametrize("concurrency", [2, 10])
+async def test_a_drain_ends_although_several_receivers_wait_for_room(
+    delivery: Delivery, platform: Platform, concurrency: int
+) -> None:
+    """One kept the room that it had waited for, and the other waited for that for ever."""
+    gated, queue = Gated(), Watched(delivery.queue("worker"))
+    await platform.submit(100, chunk_size=10)
+    await delivery.deliver()
+    async with (
+        asyncio.timeout(30),
+        delivery.consuming(
+            gated,
+            queue=lambda _: queue,
+            receivers=2,
+            concurrency=concurrency,
+            prefetch_inputs=10,
+            drain_seconds=20,
+        ) as stop,
+    ):
+        await eventually(lambda: queue.claims >= 2 and not queue.waiting)
+        stop.set()
+        gated.gate.set()
+    assert len(gated.ran) == concurrency
+    await platform.check_consistency()
+
+
+async def test_a_drain_ends_although_every_slot_is_held_by_what_ignores_it(
+    delivery: Delivery, platform: Platform
+) -> None:
+    deaf = Deaf()
+    await platform.submit(1)
+    await delivery.deliver()
+    async with (
+        asyncio.timeout(30),
+        delivery.consuming(
+            deaf, concurrency=1, cancel_grace_seconds=0.1, drain_seconds=0.1
+        ) as stop,
+    ):
+        await deaf.started.wait()
+        stop.set()
+    deaf.gate.set()
+
+
+async def test_what_is_given_back_while_postgres_is_away_is_given_back_later(
+    proxied: Database, proxied_url: str, database: Database, database_url: str,
+    station: Delivery, platform: Platform, postgres_proxy: TcpProxy,
+) -> None:  # fmt: skip
+    """It was left to its lease, and inputs that had never run were charged for it, and died."""
+    gated, other = Gated(), Recorder()
+    job_id = await platform.submit(10, chunk_size=1, max_attempts=1)
+    settings = settings_for(proxied_url, lease_seconds=30)
+    async with (
+        open_delivery("outbox", settings, proxied, station.listener) as cut_off,
+        open_delivery("outbox", settings_for(database_url), database, station.listener) as whole,
+    ):
+        with capture_logs() as lines:
+            async with cut_off.consuming(
+                gated, concurrency=1, prefetch_inputs=10, prefetch_seconds=0.5
+            ):
+                await until_claimed(platform, job_id, 10)
+                await postgres_proxy.outage()
+                await eventually(lambda: events(lines)["entries.given_back"] == 1)
+                await postgres_proxy.listen()
+                async with whole.consuming(other, worker="other"):
+                    await eventually(lambda: len(other.ran) == 9)
+                gated.gate.set()
+                assert (await platform.until(job_id, "COMPLETED")).succeeded == 10
+    assert not await platform.rows("SELECT FROM attempt")
+    await platform.check_consistency()
+
+
+async def test_a_job_in_other_hands_is_not_hoarded_by_who_gives_back_what_it_has_of_it(
+    delivery: Delivery, platform: Platform, database: Database
+) -> None:
+    """What it could not give back had left its hands, so that it took as much again."""
+    gated = Gated()
+    await platform.submit(1)
+    async with delivery.dispatching():
+        with capture_logs() as lines:
+            async with leasing(delivery, 20).consuming(
+                gated, concurrency=1, prefetch_inputs=10, prefetch_seconds=0.1
+            ):
+                await gated.started.wait()
+                stuck = await platform.submit(60, chunk_size=1)
+                await platform.rows(
+                    "UPDATE job SET status = 'RUNNING', started_at = now() WHERE id = :id"
+                    " RETURNING id",
+                    id=stuck,
+                )
+                async with held(database, stuck):
+                    delivery.listener.wake()
+                    await eventually(lambda: events(lines)["release.put_aside"] == 1)
+                    free = await platform.submit(1)
+                    delivery.listener.wake()
+                    await until_claimed(platform, free)
+                    assert await claimed(platform, stuck) <= 20
+                gated.gate.set()
+                await platform.until(stuck, "COMPLETED")
+    assert not await platform.rows("SELECT FROM attempt")
+
+
+async def test_a_claim_that_is_being_given_back_counts_as_no_lost_lease(
+    delivery: Delivery, platform: Platform, database: Database
+) -> None:
+    await platform.submit(1)
+    (claim,) = await claim_all(database)
+    leases = Leases(database, delivery.queue("w"), lease_seconds=30)
+    with capture_logs() as lines, leases.hold(claim) as lease:
+        lease.is_given_back = True
+        assert await database.fetch(release_entries([claim.entry_id], [claim.epoch], 0))
+        await leases.extend_once()
+        assert not lease.lost
+    assert events(lines)["lease.lost"] == 0
