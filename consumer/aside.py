@@ -69,6 +69,8 @@ class Aside:
 
     def put(self, waiting: Sequence[Waiting]) -> None:
         """Put outcomes aside, and with them whatever is to come of their jobs."""
+        if not waiting:
+            return
         for lease, settlement in waiting:
             claim = settlement.claim
             if not self.takes(lease, [settlement]):

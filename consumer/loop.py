@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import ChainMap
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import structlog
 
@@ -13,7 +13,7 @@ from infra.retry import jittered, sleep_unless
 from schema.errors import HaulageError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Coroutine
 
     from consumer.acknowledger import Acknowledger
     from consumer.executor import Executor
@@ -69,6 +69,8 @@ class Consumer:
         self._unwanted = Unwanted(intake.full, ChainMap(settler.shunned, releaser.shunned))
         # The waits for room, which end with the process.
         self._waits: set[asyncio.Timeout] = set()
+        # Receivers, and claims that are carried.
+        self._tasks: set[asyncio.Task[None]] = set()
         self._receivers = receivers
         self._receive_entries = receive_entries
         self._drain_seconds = drain_seconds
@@ -94,7 +96,7 @@ class Consumer:
             deleting = side.create_task(self._acknowledger.run(), name="acknowledger")
             async with asyncio.TaskGroup() as work:
                 for number in range(self._receivers):
-                    work.create_task(self._receive(work, stop), name=f"receiver {number}")
+                    self._begin(work, self._receive(work, stop), name=f"receiver {number}")
                 await stop.wait()
                 self._executor.fill()
                 for wait in self._waits:
@@ -106,10 +108,13 @@ class Consumer:
                     claims=self._leases.many,
                     drain_seconds=self._drain_seconds,
                 )
-                deadline = asyncio.get_running_loop().call_later(
-                    self._drain_seconds, self._cut_short
-                )
-            deadline.cancel()
+                loop = asyncio.get_running_loop()
+                timers = [
+                    loop.call_later(self._drain_seconds, self._cut_short),
+                    loop.call_later(self._drain_seconds + _LAST_SECONDS, self._abandon),
+                ]
+            for timer in timers:
+                timer.cancel()
             for task in background:
                 task.cancel()
             self._acknowledger.close()
@@ -122,6 +127,23 @@ class Consumer:
         """End the drain: what runs is interrupted, what waits for a commit is tried once more."""
         self._leases.interrupt_all()
         self._settler.give_up()
+
+    def _abandon(self) -> None:
+        """End what waits for a neighbour even now: a silent one would hold up each in its turn."""
+        log.error(
+            "consumer.abandoned",
+            claims=self._leases.many,
+            remedy="a neighbour is silent; each lease ends by itself, and costs an attempt",
+        )
+        for task in self._tasks:
+            task.cancel()
+
+    def _begin(
+        self, work: asyncio.TaskGroup, doing: Coroutine[Any, Any, None], *, name: str
+    ) -> None:
+        task = work.create_task(doing, name=name)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
 
     async def _receive(self, work: asyncio.TaskGroup, stop: asyncio.Event) -> None:
         """Claim whenever there is room; an error never ends it, only slows it down."""
@@ -149,7 +171,7 @@ class Consumer:
             self._turned()
             self._intake.took(room, [(claim.kind, len(claim.inputs)) for claim in claims])
             for claim in claims:
-                work.create_task(self._carry(claim), name=f"entry {claim.entry_id}")
+                self._begin(work, self._carry(claim), name=f"entry {claim.entry_id}")
 
     async def _carry(self, claim: Claim) -> None:
         """Carry a claim through; what nobody foresaw costs it its lease, and the others nothing."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from collections import defaultdict
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -86,21 +87,29 @@ class Releaser:
         """Release what is handed over until cancelled."""
         pause = sleep_unless(self._wanted, self._given_up)
         rounds_in_vain = 0
+        again_at = 0.0
         while True:
             await self._wanted.wait()
             self._wanted.clear()
-            rounds_in_vain = 0 if await self._round() else rounds_in_vain + 1
-            if self._jobs:
-                await pause(
-                    jittered(rounds_in_vain, base_seconds=_BASE_SECONDS, cap_seconds=_CAP_SECONDS)
+            # What comes meanwhile is tried at once, and what is held no sooner for its sake.
+            is_time = time.monotonic() >= again_at or self._given_up.is_set()
+            is_progress = await self._round(with_held=is_time)
+            if is_time:
+                rounds_in_vain = 0 if is_progress else rounds_in_vain + 1
+                again_at = time.monotonic() + jittered(
+                    rounds_in_vain, base_seconds=_BASE_SECONDS, cap_seconds=_CAP_SECONDS
                 )
+            if self._jobs:
+                await pause(max(0.0, again_at - time.monotonic()))
                 self._wanted.set()
 
-    async def _round(self) -> bool:
+    async def _round(self, *, with_held: bool) -> bool:
         """Try the claims of each job once; say whether any of them could be judged."""
         lock_seconds = self._lock_seconds
         is_progress = False
         for job_id in list(self._jobs):
+            if job_id in self._held and not with_held:
+                continue
             waiting = self._jobs.pop(job_id)
             is_last_try = self._given_up.is_set()
             try:

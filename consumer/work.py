@@ -73,13 +73,7 @@ class Workshop:
                 lease.span, lease.job_trace = span, job_trace
                 await self._executor.run(lease, self._runners[claim.kind], self._ended)
                 await lease.settled()
-                if lease.refused or lease.lost:
-                    ended = "stopped" if lease.is_stopped else "lost"
-                elif lease.remaining:
-                    lease.is_given_back = True
-                    ended = "released" if await self._releaser.release(claim) else "abandoned"
-                else:
-                    ended = "settled"
+                ended = await self._end(lease)
             if ended in ("settled", "released"):
                 self._acknowledger.add(claim)
             else:
@@ -96,6 +90,18 @@ class Workshop:
                 waited_ms=round(claim.waited_ms),
                 elapsed_ms=round((time.monotonic() - began) * 1000),
             )
+
+    async def _end(self, lease: Lease) -> str:
+        """Give back what of a claim is not settled; say how it ended."""
+        if lease.lost or (lease.refused and lease.is_stopped):
+            return "stopped" if lease.is_stopped else "lost"
+        if not lease.remaining:
+            return "settled"
+        # Also where an outcome was refused: it may be in already, and only its answer was lost.
+        lease.is_given_back = True
+        if await self._releaser.release(lease.claim):
+            return "released"
+        return "lost" if lease.refused else "abandoned"
 
     def _ended(
         self,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import inspect
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
@@ -19,12 +20,14 @@ from infra.retry import wait_until_available
 from schema.errors import HaulageError, Misconfigured
 
 if TYPE_CHECKING:
-    import asyncio
     from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 
     from consumer.executor import Runner
     from consumer.processors.protocol import Resources
     from schema.kinds import Kind
+
+# So long a processor may take to close.
+_CLOSE_SECONDS = 5.0
 
 log: structlog.stdlib.BoundLogger = structlog.get_logger(__name__)
 
@@ -51,8 +54,28 @@ async def load_runners(
                 loaded = load_processor(kind, resources)
             stack.push_async_callback(loaded.close)
             runners[kind.name] = loaded.runner
-            await wait_until_available(f"what kind {kind.name!r} needs", loaded.start, stop)
+            await _started(kind, loaded, stop)
         yield runners
+
+
+async def _started(kind: Kind, loaded: Loaded, stop: asyncio.Event) -> None:
+    """Start a processor; one that is still at it when the process is to end is cancelled."""
+    try:
+        # In this very task, where it will be closed: what it opens may belong to its task.
+        async with asyncio.timeout(None) as patience:
+            ending = asyncio.create_task(_end_at(stop, patience), name="end of the start")
+            try:
+                await wait_until_available(f"what kind {kind.name!r} needs", loaded.start, stop)
+            finally:
+                ending.cancel()
+    except TimeoutError:
+        if not patience.expired():
+            raise
+
+
+async def _end_at(stop: asyncio.Event, patience: asyncio.Timeout) -> None:
+    await stop.wait()
+    patience.reschedule(0)
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,7 +143,8 @@ def _has(processor: object, name: str, where: str) -> bool:
 
 async def _close(processor: object, kind: str) -> None:
     try:
-        await processor.close()  # type: ignore[attr-defined]
+        async with asyncio.timeout(_CLOSE_SECONDS):
+            await processor.close()  # type: ignore[attr-defined]
     except Exception:
         # A processor that cannot close must not keep the others from it.
         log.exception("processor.not_closed", kind=kind)

@@ -126,6 +126,8 @@ class SqsQueue:
         try:
             while self._unseen:
                 await self._see_to(self._unseen.pop(), unwanted)
+            if stop.is_set():  # it may have been set meanwhile
+                return ()
             return await self._poll(most, stop, unwanted)
         except Exception:
             self._has_failed = True

@@ -250,7 +250,8 @@ async def test_a_drain_ends_in_time_although_a_row_is_held_for_longer(
                 gated.gate.set()
                 stop.set()
     told = events(lines)
-    assert (told[PUT_ASIDE], told["settle.given_up"], told["entry.not_released"]) == (1, 1, 1)
+    assert (told[PUT_ASIDE], told["settle.given_up"]) == (1, 1)
+    assert told["entry.not_released"], "what waited, and what had run in vain"
     await lapse(platform, stuck)
     async with delivery.dispatching(), delivery.consuming(Recorder(), worker="next"):
         delivery.listener.wake()

@@ -274,3 +274,49 @@ async def test_cancelling_passes_through_the_processor(resources: Resources) -> 
 
 async def _run_one(runner: Runner) -> Sequence[Outcome]:
     return await run(runner, "made-here", {})
+
+
+class Endless:
+    """It begins, or ends, something that never comes to its end."""
+
+    def __init__(self, resources: Resources) -> None:
+        pass
+
+    async def process(self, work: Work) -> Outcome:
+        return Succeeded()
+
+
+class EndlessStart(Endless):
+    async def start(self) -> None:
+        ENDLESS_START.set()
+        await asyncio.Event().wait()
+
+
+class EndlessEnd(Endless):
+    async def close(self) -> None:
+        await asyncio.Event().wait()
+
+
+ENDLESS_START = asyncio.Event()
+
+
+async def test_a_start_that_never_ends_does_not_hold_up_the_end_of_the_process(
+    resources: Resources,
+) -> None:
+    stop = asyncio.Event()
+
+    async def load() -> None:
+        async with runners_of(resources, here("EndlessStart"), stop=stop):
+            assert stop.is_set()
+
+    async with asyncio.timeout(30), asyncio.TaskGroup() as group:
+        group.create_task(load())
+        await ENDLESS_START.wait()
+        stop.set()
+
+
+async def test_a_close_that_never_ends_is_told_and_left_behind(resources: Resources) -> None:
+    with capture_logs() as lines:
+        async with asyncio.timeout(30), runners_of(resources, here("EndlessEnd")):
+            pass
+    assert [line["event"] for line in lines] == ["processor.not_closed"]

@@ -1,20 +1,31 @@
 """What was claimed and does not run is given back at no cost, and a drain ends whatever waits."""
 
 import asyncio
+from collections import Counter
 from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
 
 import pytest
+from sqlalchemy import Row
+from sqlalchemy.sql.elements import TextClause
 from structlog.testing import capture_logs
 
 from consumer.lease import Leases
 from infra.database import Database
-from infra.queue.protocol import NOTHING, Claim, Queue, Unwanted
+from infra.queue.protocol import NOTHING, Claim, ClaimedInput, Queue, Unwanted
+from schema.errors import Unavailable
+from schema.outcome import Outcome, Succeeded
+from schema.statements.bound import Bound
 from schema.statements.claim import release_entries
+from schema.statements.settle import settle_inputs
 from tests.deliveries import Delivery, open_delivery
-from tests.integration.test_held_rows import claimed, events, held, leasing, until_claimed
+from tests.integration.test_held_rows import GatedFor, claimed, events, held, leasing, until_claimed
 from tests.platform import Deaf, Gated, Platform, Recorder, eventually, settings_for
 from tests.steps import claim_all
 from tests.stubs.tcp_proxy import TcpProxy
+
+_SETTLE_TEXT = settle_inputs({}, held_ids=[], held_epochs=[]).text
 
 
 class Watched:
@@ -154,3 +165,101 @@ async def test_a_claim_that_is_being_given_back_counts_as_no_lost_lease(
         await leases.extend_once()
         assert not lease.lost
     assert events(lines)["lease.lost"] == 0
+
+
+class Losing(Database):
+    """Loses the answer to the first commit that settles."""
+
+    has_lost = False
+
+    async def fetch(self, statement: TextClause | Bound) -> Sequence[Row[Any]]:
+        rows = await super().fetch(statement)
+        if not self.has_lost and statement.text == _SETTLE_TEXT:
+            self.has_lost = True
+            raise Unavailable("the answer was lost")
+        return rows
+
+
+async def test_what_a_lost_answer_leaves_of_an_entry_is_given_back(
+    database_url: str, delivery: Delivery, platform: Platform
+) -> None:
+    """Its second try was refused, and the neighbours, which never ran, were charged for that."""
+    second, gate = asyncio.Event(), asyncio.Event()
+
+    async def work(_claim: Claim, input_: ClaimedInput) -> Outcome:
+        if input_.ordinal == 1:
+            second.set()
+            await gate.wait()
+        return Succeeded()
+
+    runner = Recorder(work)
+    job_id = await platform.submit(5, chunk_size=5, max_attempts=1)
+    await delivery.deliver()
+    async with Losing.from_settings(settings_for(database_url), name="losing") as losing:
+        with capture_logs() as lines:
+            async with replace(delivery, database=losing).consuming(
+                runner, concurrency=1, prefetch_inputs=10
+            ) as stop:
+                await second.wait()
+                await eventually(lambda: events(lines)["input.refused_late"] == 1)
+                stop.set()
+                gate.set()
+    async with delivery.dispatching(), delivery.consuming(runner, worker="next"):
+        delivery.listener.wake()
+        assert (await platform.until(job_id, "COMPLETED")).succeeded == 5
+    assert sorted(ordinal for _, ordinal in runner.ran) == [0, 1, 2, 3, 4]
+    assert not await platform.rows("SELECT FROM attempt")
+
+
+async def test_the_commits_of_others_do_not_hasten_what_is_put_aside(
+    delivery: Delivery, platform: Platform, database: Database
+) -> None:
+    """Each of them had it tried again at once, and its leases could not be extended in between."""
+    stuck = await platform.submit(6, chunk_size=1)
+    runner = GatedFor(stuck)
+    with capture_logs() as lines:
+        async with delivery.dispatching(), leasing(delivery, 2).consuming(runner, concurrency=8):
+            await until_claimed(platform, stuck, 6)
+            async with held(database, stuck):
+                runner.gate.set()
+                await eventually(lambda: events(lines)["settle.put_aside"] == 1)
+                until = asyncio.get_running_loop().time() + 5
+                while asyncio.get_running_loop().time() < until:
+                    job_id = await platform.submit(20, chunk_size=1)
+                    delivery.listener.wake()
+                    await platform.until(job_id, "COMPLETED")
+            await platform.until(stuck, "COMPLETED")
+    assert Counter(ordinal for job_id, ordinal in runner.ran if job_id == stuck) == Counter(
+        range(6)
+    )
+    assert events(lines)["input.refused_late"] == 0
+    assert not await platform.rows("SELECT FROM attempt")
+
+
+async def test_a_drain_ends_soon_whatever_waits_for_a_silent_postgres(
+    proxied: Database, proxied_url: str, station: Delivery, platform: Platform,
+    postgres_proxy: TcpProxy,
+) -> None:  # fmt: skip
+    """The claims of each job were given back in turn, and each waited for an answer."""
+    gated = Gated()
+    for _ in range(12):
+        await platform.submit(1)
+    settings = settings_for(proxied_url, lease_seconds=30, drain_seconds=0.1)
+    async with open_delivery("outbox", settings, proxied, station.listener) as cut_off:
+        with capture_logs() as lines:
+            try:
+                async with (
+                    asyncio.timeout(20),
+                    cut_off.consuming(gated, concurrency=1, prefetch_inputs=20) as stop,
+                ):
+                    await eventually(lambda: _are_claimed(platform, 12))
+                    postgres_proxy.hold()
+                    stop.set()
+            finally:
+                postgres_proxy.release()
+    assert events(lines)["consumer.abandoned"] == 1
+
+
+async def _are_claimed(platform: Platform, many: int) -> bool:
+    (row,) = await platform.rows("SELECT count(*) AS n FROM outbox WHERE state = 'CLAIMED'")
+    return bool(row.n == many)
