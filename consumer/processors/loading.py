@@ -60,9 +60,10 @@ async def load_runners(
 
 async def _started(kind: Kind, loaded: Loaded, stop: asyncio.Event) -> None:
     """Start a processor; one that is still at it when the process is to end is cancelled."""
+    patience = asyncio.timeout(None)
     try:
         # In this very task, where it will be closed: what it opens may belong to its task.
-        async with asyncio.timeout(None) as patience:
+        async with patience:
             ending = asyncio.create_task(_end_at(stop, patience), name="end of the start")
             try:
                 await wait_until_available(f"what kind {kind.name!r} needs", loaded.start, stop)
