@@ -19,6 +19,9 @@ from consumer.work import Workshop
 from infra.patience import lock_seconds
 from infra.telemetry.instruments import SILENT
 
+# For an answer of a neighbour that is there.
+_PATIENCE_SECONDS = 5.0
+
 if TYPE_CHECKING:
     import asyncio
     from collections.abc import Callable, Mapping
@@ -137,9 +140,19 @@ def assemble(
         receivers=settings.receivers,
         receive_entries=settings.receive_entries,
         drain_seconds=settings.drain_seconds,
+        abandon_seconds=_abandon_seconds(settings),
         turn_seconds=settings.liveness_timeout_seconds / 3,
         turned=lambda: health.turned("receive"),
     )
+
+
+def _abandon_seconds(settings: Settings) -> float:
+    """Say when nothing but a silent neighbour can keep a drain from its end.
+
+    By then the open poll is over, and what was told to end has, or was left alone.
+    """
+    told_to_end = settings.drain_seconds + settings.cancel_grace_seconds
+    return max(told_to_end, settings.receive_wait_seconds) + _PATIENCE_SECONDS
 
 
 def _complaint(executor: Executor) -> str | None:

@@ -51,6 +51,8 @@ class Lease:
     halted: bool = False
     # It ended with inputs that did not run, and is being given back with them.
     is_given_back: bool = False
+    # Some outcome of it will never be recorded.
+    is_given_up: bool = False
     # What takes its waiting inputs from the executor, while it has any there.
     withdraw: Callable[[], None] | None = None
     running: set[Run] = field(default_factory=set)
@@ -81,6 +83,15 @@ class Lease:
             self.refused += 1
         if self.unsettled == 0:
             self._quiet.set()
+
+    def note_given_up(self) -> None:
+        """Note that the outcome of one input will not be recorded, though it ran.
+
+        Such an entry is left to its lease, so that the run is charged: given back, it would run
+        again for nothing, and again.
+        """
+        self.is_given_up = True
+        self.note_settled(accepted=False)
 
     async def settled(self) -> None:
         """Return when no outcome waits for its commit."""

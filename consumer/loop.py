@@ -53,6 +53,7 @@ class Consumer:
         receivers: int,
         receive_entries: int,
         drain_seconds: float,
+        abandon_seconds: float,
         turn_seconds: float,
         turned: Callable[[], None] = lambda: None,
     ) -> None:
@@ -74,6 +75,7 @@ class Consumer:
         self._receivers = receivers
         self._receive_entries = receive_entries
         self._drain_seconds = drain_seconds
+        self._abandon_seconds = abandon_seconds
         self._turn_seconds = turn_seconds
         self._turned = turned
 
@@ -111,7 +113,7 @@ class Consumer:
                 loop = asyncio.get_running_loop()
                 timers = [
                     loop.call_later(self._drain_seconds, self._cut_short),
-                    loop.call_later(self._drain_seconds + _LAST_SECONDS, self._abandon),
+                    loop.call_later(self._abandon_seconds, self._abandon),
                 ]
             for timer in timers:
                 timer.cancel()

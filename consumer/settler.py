@@ -46,6 +46,8 @@ _GATHERING_SECONDS = 0.05
 _AWAY_BASE_SECONDS = 0.1
 _AWAY_CAP_SECONDS = 2.0
 _LEAST_PATIENCE_SECONDS = 0.005
+# A value, a constraint, a limit, what a trigger raises, a row that cannot be read.
+_UNRECORDABLE = ("22", "23", "54", "P0", "XX")
 _PATIENCE_OF_A_PART = 0.25
 
 
@@ -228,7 +230,7 @@ class Settler:
             remedy="their leases end by themselves; each costs its input one attempt",
         )
         for lease, _ in batch:
-            lease.note_settled(accepted=False)
+            lease.note_given_up()
 
     async def _refuse(
         self, lease: Lease, settlement: Settlement, error: Exception, lock_seconds: float
@@ -244,7 +246,7 @@ class Settler:
             )
         reason = f"the outcome cannot be recorded: {type(error).__name__}"
         if isinstance(settlement.outcome, Refused) and settlement.outcome.message == reason:
-            lease.note_settled(accepted=False)
+            lease.note_given_up()
             return []
         refused = settlement._replace(outcome=Refused("BadOutcome", reason))
         return await self._commit([(lease, refused)], lock_seconds)
@@ -286,7 +288,7 @@ def _is_unrecordable(error: Exception) -> bool:
     state = sqlstate(error) or ""
     return isinstance(error, TypeError | ValueError | OverflowError) or (
         isinstance(error, DBAPIError)
-        and (state.startswith(("22", "23", "54")) or isinstance(error.orig, DataError | TypeError))
+        and (state.startswith(_UNRECORDABLE) or isinstance(error.orig, DataError | TypeError))
     )
 
 

@@ -93,11 +93,11 @@ class Workshop:
 
     async def _end(self, lease: Lease) -> str:
         """Give back what of a claim is not settled; say how it ended."""
-        if lease.lost or (lease.refused and lease.is_stopped):
+        if lease.lost or lease.is_given_up or (lease.refused and lease.is_stopped):
             return "stopped" if lease.is_stopped else "lost"
         if not lease.remaining:
             return "settled"
-        # Also where an outcome was refused: it may be in already, and only its answer was lost.
+        # Also where an outcome was refused as late: it may be in, and only its answer was lost.
         lease.is_given_back = True
         if await self._releaser.release(lease.claim):
             return "released"

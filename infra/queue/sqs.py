@@ -158,8 +158,10 @@ class SqsQueue:
             claims = [*await self._claim(deliveries, unwanted)]
             if deliveries:
                 try:
-                    # Who was starting the same job this moment has done so by now.
-                    claims += await self._claim(deliveries, unwanted)
+                    # Nobody extends what was claimed until it is handed over.
+                    async with asyncio.timeout(self._lease_seconds / 3 if claims else None):
+                        # Who was starting the same job this moment has done so by now.
+                        claims += await self._claim(deliveries, unwanted)
                 except Exception as error:
                     if not claims:
                         raise

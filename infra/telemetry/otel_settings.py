@@ -118,8 +118,9 @@ def _protocol(environment: Mapping[str, str], signal: str) -> Protocol | None:
 def _place(endpoint: str) -> str:
     try:
         return urlsplit(endpoint if "//" in endpoint else f"//{endpoint}").netloc
-    except ValueError as error:
-        raise Misconfigured(f"OTEL_EXPORTER_OTLP_ENDPOINT is no address: {error}") from error
+    except ValueError:
+        # The error repeats the address, and with it what may be a secret.
+        raise Misconfigured("OTEL_EXPORTER_OTLP_ENDPOINT is no address") from None
 
 
 def _check_exporter(environment: Mapping[str, str], signal: str, protocol: str) -> None:
@@ -156,7 +157,8 @@ def _check_spans(environment: Mapping[str, str]) -> None:
 
 def _check_choice(environment: Mapping[str, str], name: str, choices: tuple[str, ...]) -> None:
     value = environment.get(name, "")
-    if value.strip() and value.strip().lower() not in choices:
+    # As it stands: the SDK takes no white space around it.
+    if value and value.lower() not in choices:
         raise Misconfigured(f"{name}: {value[:50]!r} is none of {', '.join(choices)}")
 
 

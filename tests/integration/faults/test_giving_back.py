@@ -263,3 +263,40 @@ async def test_a_drain_ends_soon_whatever_waits_for_a_silent_postgres(
 async def _are_claimed(platform: Platform, many: int) -> bool:
     (row,) = await platform.rows("SELECT count(*) AS n FROM outbox WHERE state = 'CLAIMED'")
     return bool(row.n == many)
+
+
+@pytest.mark.parametrize(
+    "trouble",
+    [
+        "UPDATE job SET succeeded = 1 WHERE id = :id RETURNING id",
+        "CREATE TRIGGER refuse BEFORE UPDATE OF succeeded ON job EXECUTE FUNCTION refuse()",
+    ],
+    ids=["counters", "trigger"],
+)
+async def test_an_outcome_that_no_row_takes_is_left_to_the_lease_of_its_entry(
+    delivery: Delivery, platform: Platform, trouble: str
+) -> None:
+    """Given back, its input would run again at once, for ever, and no attempt would count it."""
+    await platform.rows(
+        "CREATE FUNCTION refuse() RETURNS trigger LANGUAGE plpgsql"
+        " AS 'BEGIN RAISE EXCEPTION ''no''; END'"
+    )
+    job_id = await platform.submit(1)
+    runner = Gated()
+    with capture_logs() as lines:
+        async with (
+            delivery.dispatching(),
+            leasing(delivery, 30).consuming(runner),
+        ):
+            await runner.started.wait()
+            await platform.rows(trouble, **({"id": job_id} if ":id" in trouble else {}))
+            runner.gate.set()
+            await eventually(lambda: events(lines)["entry.done"] == 1)
+            other = await platform.submit(1)
+            delivery.listener.wake()
+            if ":id" in trouble:
+                await platform.until(other, "COMPLETED")
+    assert next(line["ended"] for line in lines if line["event"] == "entry.done") == "lost"
+    assert [job for job, _ in runner.ran].count(job_id) == 1
+    (entry,) = await platform.entries(job_id)
+    assert entry.state == "CLAIMED"
