@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import structlog
 
+from infra.patience import shortened
 from infra.retry import jittered, sleep_unless
 from infra.telemetry.logs import traced
 
@@ -27,7 +28,6 @@ _CAP_SECONDS = 2.0
 # An attempt holds the job's entries while it waits, and their leases cannot be extended meanwhile:
 # it waits for a fraction of what the first one did, and of that for less with each further job.
 _SHARE_OF_PATIENCE = 0.25
-_LEAST_PATIENCE_SECONDS = 0.005
 # A job costs what was in hand of it when it was put aside. Where so many are in other hands, it is
 # everybody's trouble, and nothing more is claimed.
 MOST_JOBS = 100
@@ -110,7 +110,7 @@ class Aside:
             if await self._settle(job_id, lock_seconds):
                 is_progress = True
             else:
-                lock_seconds = max(_LEAST_PATIENCE_SECONDS, lock_seconds / 2)
+                lock_seconds = shortened(lock_seconds)
         return is_progress
 
     async def _settle(self, job_id: UUID, lock_seconds: float) -> bool:

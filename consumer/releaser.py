@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import structlog
 
 from consumer.aside import HELD_REMEDY, MOST_JOBS
+from infra.patience import shortened
 from infra.retry import is_lock_timeout, jittered, sleep_unless
 from infra.telemetry.logs import traced
 from schema.errors import HaulageError, Unavailable
@@ -28,7 +29,6 @@ _BASE_SECONDS = 0.1
 _CAP_SECONDS = 2.0
 # While it waits, the leases of the entries cannot be extended: as with what is put aside.
 _SHARE_OF_PATIENCE = 0.25
-_LEAST_PATIENCE_SECONDS = 0.005
 _REMEDY = "their leases end by themselves"
 
 
@@ -119,7 +119,7 @@ class Releaser:
                     self._jobs[job_id] += waiting
                     if is_lock_timeout(error):
                         self._put_aside(waiting[0].claim)
-                        lock_seconds = max(_LEAST_PATIENCE_SECONDS, lock_seconds / 2)
+                        lock_seconds = shortened(lock_seconds)
                     continue
                 _tell(error, entries=len(waiting))
                 released = set()

@@ -17,6 +17,7 @@ from sqlalchemy.exc import DBAPIError
 
 from consumer.aside import Aside
 from consumer.telling import tell_failure
+from infra.patience import shortened
 from infra.retry import is_lock_timeout, jittered, sleep_unless, sqlstate
 from infra.settle import Settled, Settlement, settle
 from infra.telemetry import names
@@ -45,7 +46,6 @@ _QUIET_TURNS = 3
 _GATHERING_SECONDS = 0.05
 _AWAY_BASE_SECONDS = 0.1
 _AWAY_CAP_SECONDS = 2.0
-_LEAST_PATIENCE_SECONDS = 0.005
 # A value, a constraint, a limit, what a trigger raises, a row that cannot be read.
 _UNRECORDABLE = ("22", "23", "54", "P0", "XX")
 _PATIENCE_OF_A_PART = 0.25
@@ -158,7 +158,7 @@ class Settler:
             return list(batch)
         else:
             # Less for each part: however many jobs are held, it costs but twice as much as one.
-            lock_seconds = max(_LEAST_PATIENCE_SECONDS, lock_seconds * _PATIENCE_OF_A_PART)
+            lock_seconds = shortened(lock_seconds, _PATIENCE_OF_A_PART)
         first, second = _halves(batch)
         return [
             *await self._commit(first, lock_seconds),

@@ -6,6 +6,7 @@ from functools import wraps
 from typing import TYPE_CHECKING, Any, Self, TypeVar
 
 from infra.database import rows_of
+from infra.patience import shortened
 from infra.retry import sqlstate
 from schema.errors import Unavailable
 from schema.statements.locks import limit_lock_waits
@@ -26,7 +27,6 @@ Result = TypeVar("Result")
 # How long a round waits for the first row that somebody else holds; for each further one half as
 # long, so that a thousand of them cost a round little more than one.
 _PATIENCE_SECONDS = 0.5
-_LEAST_PATIENCE_SECONDS = 0.005
 _MOST_TOLD, _TOLD_APART = 10_000, 500
 
 
@@ -75,7 +75,7 @@ class Bulkhead:
         cause = error.__cause__
         match cause and sqlstate(cause):
             case "55P03":  # lock_not_available
-                self.lock_seconds = max(_LEAST_PATIENCE_SECONDS, self.lock_seconds / 2)
+                self.lock_seconds = shortened(self.lock_seconds)
                 return False
             case "57014":  # query_canceled
                 self._timeouts += 1

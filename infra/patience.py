@@ -12,6 +12,7 @@ Result = TypeVar("Result")
 
 _LOCK_SECONDS = 1.0
 _LOCKS_TO_A_LEASE = 20
+_LEAST_LOCK_SECONDS = 0.005
 
 # The loop itself holds tasks weakly.
 _under_way: set[asyncio.Future[Any]] = set()
@@ -20,6 +21,14 @@ _under_way: set[asyncio.Future[Any]] = set()
 def lock_seconds(*, lease_seconds: float) -> float:
     """Say how long who holds leases waits for a row: none can be extended while it is locked."""
     return min(_LOCK_SECONDS, lease_seconds / _LOCKS_TO_A_LEASE)
+
+
+def shortened(lock_seconds: float, share: float = 0.5) -> float:
+    """Give what is left of the patience for further rows, once one was waited for in vain.
+
+    However many are in other hands, they cost a round little more than the first.
+    """
+    return max(_LEAST_LOCK_SECONDS, lock_seconds * share)
 
 
 async def within(seconds: float, work: Awaitable[Result]) -> Result:
