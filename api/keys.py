@@ -15,7 +15,7 @@ from sqlalchemy import exc as sa_exc
 from api.auth import Keys, key_digest, new_key
 from api.models import read_time
 from api.queries import OWNER
-from infra.database import Database
+from infra.database import Database, first_line
 from infra.settings import Settings
 from schema.errors import Misconfigured, Unavailable
 from schema.ids import uuid7
@@ -123,8 +123,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     except (Misconfigured, Unavailable) as error:
         sys.stderr.write(f"api.keys: {error}\n")
     except sa_exc.DBAPIError as error:
-        reason = str(error.orig).splitlines()[0]
-        sys.stderr.write(f"api.keys: refused by the database: {reason}\n")
+        sys.stderr.write(f"api.keys: refused by the database: {first_line(error)}\n")
     return _USAGE_ERROR
 
 

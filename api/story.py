@@ -16,7 +16,7 @@ from sqlalchemy.exc import DBAPIError
 from api.chronicle import START, Chronicle
 from api.paths import JOB_KEY
 from api.story_lines import heading, line
-from infra.database import Database
+from infra.database import Database, first_line
 from infra.migrate import check_at_head
 from infra.settings import Settings
 from infra.telemetry.logs import CORRELATION_ID
@@ -132,9 +132,11 @@ def main(argv: Sequence[str] | None = None) -> int:
     try:
         settings = Settings.from_environment(os.environ)
         return asyncio.run(_main(arguments, settings))
-    except (HaulageError, DBAPIError) as error:
+    except HaulageError as error:
         sys.stderr.write(f"story: cannot tell: {error}\n")
-        return CANNOT_TELL
+    except DBAPIError as error:
+        sys.stderr.write(f"story: cannot tell: {first_line(error)}\n")
+    return CANNOT_TELL
 
 
 if __name__ == "__main__":

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 
 from sqlalchemy.exc import DBAPIError
 
-from infra.database import Database
+from infra.database import Database, first_line
 from infra.migrate import check_at_head
 from infra.settings import Settings
 from schema.errors import HaulageError
@@ -90,9 +90,11 @@ def main(arguments: list[str] | None = None) -> int:
     try:
         settings = Settings.from_environment(os.environ)
         return asyncio.run(diagnose(settings, key=options.job, say=sys.stdout.write))
-    except (HaulageError, DBAPIError) as error:
+    except HaulageError as error:
         sys.stderr.write(f"doctor: cannot tell: {error}\n")
-        return CANNOT_TELL
+    except DBAPIError as error:
+        sys.stderr.write(f"doctor: cannot tell: {first_line(error)}\n")
+    return CANNOT_TELL
 
 
 if __name__ == "__main__":

@@ -297,20 +297,20 @@ async def _speaking_plainly() -> AsyncIterator[None]:
             raise
         raise meaning from error
     except asyncpg.ClientConfigurationError as error:
-        raise Unusable(f"database cannot be connected to: {_first_line(error)}") from error
+        raise Unusable(f"database cannot be connected to: {first_line(error)}") from error
     except asyncpg.InterfaceError as error:
         if isinstance(error, ValueError | TypeError):
             raise  # a value that the driver cannot send: nothing is away
-        raise Unavailable(f"database is away: {_first_line(error)}") from error
+        raise Unavailable(f"database is away: {first_line(error)}") from error
     except (OSError, TimeoutError, asyncpg.TargetServerAttributeNotMatched) as error:
-        raise Unavailable(f"database is away: {_first_line(error)}") from error
+        raise Unavailable(f"database is away: {first_line(error)}") from error
 
 
 def _meaning(error: sa_exc.DBAPIError | asyncpg.PostgresError) -> HaulageError | None:
     """Say what an error of Postgres means, whoever reported it; None: a mistake of ours."""
     code = sqlstate(error) or ""
     lost = isinstance(error, sa_exc.DBAPIError) and error.connection_invalidated
-    told = _first_line(error.orig if isinstance(error, sa_exc.DBAPIError) else error)
+    told = first_line(error)
     if lost or code.startswith(_AWAY_CLASSES):
         return Unavailable(f"database is away: {told}")
     if code.startswith(_CLOSED_CLASSES):
@@ -318,6 +318,8 @@ def _meaning(error: sa_exc.DBAPIError | asyncpg.PostgresError) -> HaulageError |
     return None
 
 
-def _first_line(error: BaseException | None) -> str:
-    text = str(error).strip() or type(error).__name__
+def first_line(error: BaseException) -> str:
+    """Give the line in which Postgres or the driver says what is wrong, and nothing around it."""
+    said = error.orig if isinstance(error, sa_exc.DBAPIError) and error.orig else error
+    text = str(said).strip() or type(said).__name__
     return text.splitlines()[0][:300]

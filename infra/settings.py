@@ -41,7 +41,7 @@ class Settings(BaseModel):
     consumer_mode: Literal["sqs-consumer", "outbox"] = "sqs-consumer"
     database_url: str = Field(min_length=1)
     database_direct_url: str | None = Field(
-        default=None, description="Past a pooler: LISTEN needs a session of its own"
+        default=None, description="Past a pooler: LISTEN and migrations go there"
     )
     queue_url: str | None = None
     events_queue_url: str | None = Field(default=None, description="Where dead letters are told")
@@ -185,6 +185,13 @@ class Settings(BaseModel):
             raise Misconfigured("CONSUMER_MODE=sqs-consumer needs HAULAGE_QUEUE_URL")
         return self.queue_url
 
+    @property
+    def session_url(self) -> tuple[str, str]:
+        """Give where a connection is a session of its own, and the setting that says so."""
+        if self.database_direct_url:
+            return self.database_direct_url, "HAULAGE_DATABASE_DIRECT_URL"
+        return self.database_url, "DATABASE_URL"
+
     @classmethod
     def from_environment(cls, environment: Mapping[str, str]) -> Self:
         """Read the settings; raise ``Misconfigured`` naming each variable that is wrong."""
@@ -227,16 +234,6 @@ class Settings(BaseModel):
             msg = "HAULAGE_LIVENESS_TIMEOUT_SECONDS must be larger than HAULAGE_POLL_FLOOR_SECONDS"
             raise ValueError(msg)
         return self
-
-
-def refuse_unknown_names(environment: Mapping[str, str]) -> None:
-    """Raise ``Misconfigured`` if a name under our prefix is no setting, and say what is nearest.
-
-    For a process that reads few settings: a misspelt one is meant for the others.
-    """
-    lines = _unknown_names(environment)
-    if lines:
-        raise Misconfigured("; ".join(lines))
 
 
 def _name(field: str) -> str:

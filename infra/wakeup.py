@@ -35,11 +35,8 @@ class Listener:
     """Hears wake-ups on a dedicated, direct connection; survives losing it."""
 
     def __init__(self, settings: Settings, *, name: str, heartbeat_seconds: float = 5.0) -> None:
-        direct = settings.database_direct_url
-        of_the_url = asyncpg_arguments(
-            direct or settings.database_url,
-            setting="HAULAGE_DATABASE_DIRECT_URL" if direct else "DATABASE_URL",
-        )
+        url, setting = settings.session_url
+        of_the_url = asyncpg_arguments(url, setting=setting)
         own: dict[str, Any] = {
             "timeout": settings.database_connect_timeout_seconds,
             "statement_cache_size": 0,

@@ -1,4 +1,4 @@
-"""Alembic's entry: ``infra.migrate`` hands over an open connection in its own transaction."""
+"""Alembic's entry: ``infra.migrate`` hands over a connection within a transaction of its own."""
 
 from __future__ import annotations
 
@@ -11,7 +11,5 @@ context.configure(
     target_metadata=metadata,
     compare_server_default=True,
     transactional_ddl=True,
-    transaction_per_migration=True,
 )
-with context.begin_transaction():
-    context.run_migrations()
+context.run_migrations()

@@ -1,20 +1,27 @@
 """``HAULAGE_DATABASE_POOLER=transaction``: every transaction may meet another session."""
 
 import asyncio
+import subprocess
+import sys
+import time
 from collections.abc import AsyncIterator
 from pathlib import Path
 
+import asyncpg
 import pytest
 from sqlalchemy import make_url, text
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from infra.database import Database, copy_text
+from infra.migrate import LOCK_TIMEOUT_SECONDS
 from infra.wakeup import Listener
 from localstack.postgres import Cluster
 from schema.errors import Unavailable
 from tests.deliveries import open_delivery
 from tests.platform import Platform, Recorder, settings_for
 from tests.stubs.transaction_pooler import TransactionPooler
+
+CHECKOUT = Path(__file__).resolve().parent.parent.parent.parent
 
 
 @pytest.fixture
@@ -101,6 +108,72 @@ async def test_sessions_behind_the_pooler_do_not_collect_prepared_statements(
     for _ in range(3):
         (row,) = await pooled.fetch(text("SELECT count(*) AS n FROM pg_prepared_statements"))
         assert row.n <= 1
+
+
+async def ran_migrate(**environment: str) -> tuple[int, str]:
+    ended = await asyncio.to_thread(
+        subprocess.run,
+        [sys.executable, "-m", "infra.migrate"],
+        env=environment, cwd=CHECKOUT, capture_output=True, text=True, timeout=60, check=False,
+    )  # fmt: skip
+    return ended.returncode, ended.stderr
+
+
+async def locks_left(connection: "asyncpg.Connection[asyncpg.Record]") -> int:
+    return int(
+        await connection.fetchval(
+            "SELECT count(*) FROM pg_locks WHERE locktype = 'advisory' AND database ="
+            " (SELECT oid FROM pg_database WHERE datname = current_database())"
+        )
+    )
+
+
+async def test_a_migration_goes_past_the_pooler_and_waits_for_no_table_for_long(
+    pooled_url: str, pooler: TransactionPooler, database_url: str
+) -> None:
+    """Through it, the limit was set on another session than the one that ran the ALTER TABLE."""
+    reader, writer = await asyncpg.connect(database_url), await asyncpg.connect(database_url)
+    await writer.execute("UPDATE alembic_version SET version_num = '0007'")
+    await writer.execute("ALTER TABLE outbox DROP COLUMN resends")
+    environment = {
+        "DATABASE_URL": pooled_url,
+        "HAULAGE_DATABASE_DIRECT_URL": database_url,
+        "HAULAGE_DATABASE_POOLER": "transaction",
+    }
+    async with reader.transaction():
+        await reader.fetch("SELECT count(*) FROM outbox")
+        began = time.monotonic()
+        code, told = await ran_migrate(**environment)
+        assert time.monotonic() - began < LOCK_TIMEOUT_SECONDS + 10
+    assert code == 1
+    assert "lock timeout" in told
+    assert "ALTER TABLE outbox" in told
+    assert "sqlalche.me" not in told
+    assert await ran_migrate(**environment) == (0, "")
+    assert pooler.transactions == 0
+    assert await locks_left(writer) == 0
+    await reader.close()
+    await writer.close()
+
+
+async def test_a_migration_through_a_pooler_that_nobody_told_of_leaves_no_lock_behind(
+    pooled_url: str, database_url: str
+) -> None:
+    """The next one would wait for a session of the pooler's, which is never closed."""
+    connection = await asyncpg.connect(database_url)
+    for _ in range(3):
+        await ran_migrate(DATABASE_URL=pooled_url)
+        assert await locks_left(connection) == 0
+    await connection.close()
+
+
+@pytest.mark.parametrize("direct", [{}, {"HAULAGE_DATABASE_DIRECT_URL": ""}])
+async def test_no_migration_goes_through_a_pooler(direct: dict[str, str]) -> None:
+    url = "postgresql://127.0.0.1:1/haulage"
+    code, told = await ran_migrate(
+        DATABASE_URL=url, HAULAGE_DATABASE_POOLER="transaction", **direct
+    )
+    assert (code, "HAULAGE_DATABASE_DIRECT_URL" in told) == (78, True)
 
 
 async def test_without_the_setting_a_pooler_refuses_the_session_limits(pooled_url: str) -> None:
