@@ -87,6 +87,7 @@ def build_app(
         "/parked": {"GET": parked.list_all},
         "/parked/messages/{id}/reprocess": {"POST": parked.reprocess_message},
         "/parked/messages/{id}/dismiss": {"POST": parked.dismiss_message},
+        "/parked/entries/reprocess": {"POST": parked.reprocess_entries},
         "/parked/entries/{id}/reprocess": {"POST": parked.reprocess_entry},
     }
     routes: list[BaseRoute] = [

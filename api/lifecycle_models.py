@@ -72,6 +72,24 @@ class LetterRequest(Request):
     dryRun: bool = Field(default=False, description="Only say how many would match")
 
 
+class ParkedRequest(Request):
+    """Which parked entries to make due again: at least one filter, or ``all``."""
+
+    model_config = ConfigDict(
+        json_schema_extra={"examples": [{"reason": "InvalidParameterValue", "dryRun": True}]}
+    )
+    FILTERS: ClassVar = ("entryType", "kind", "jobId", "reason")
+
+    entryType: Literal["inputs", "event"] | None = None
+    kind: str | None = Field(default=None, pattern="^[a-z][a-z0-9_-]{0,63}$")
+    jobId: str | None = Field(default=None, pattern="^J[0-9]{8}_[0-9]{6,19}$")
+    reason: Annotated[str, Field(min_length=1, max_length=200)] | None = Field(
+        default=None, description="What the reason contains"
+    )
+    all: bool = Field(default=False, description="All of them; excludes filters")
+    dryRun: bool = Field(default=False, description="Only say how many would match")
+
+
 class DryRun(BaseModel):
     """How many inputs would go back into work now."""
 
@@ -274,6 +292,22 @@ class MessageResolved(BaseModel):
 
     id: int
     resolution: Literal["requeued", "in hand", "settled", "dismissed"]
+
+
+class EntriesCounted(BaseModel):
+    """How many entries would be made due again."""
+
+    dryRun: Literal[True]
+    matched: int = Field(description="At most 1,000,000 are counted")
+
+
+class EntriesReleased(BaseModel):
+    """How many entries are due again, or held while their job is not active."""
+
+    released: int
+    remaining: int = Field(
+        description="How many match still: ask again. At most 1,000,000 are counted"
+    )
 
 
 class EntryReleased(BaseModel):

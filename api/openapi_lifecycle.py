@@ -6,7 +6,7 @@ from api import lifecycle_models as models
 from api.control import MOVES
 from api.openapi_shared import SCHEMA, Json, header_reference, operation
 
-LIFECYCLE_REQUESTS = (models.ReprocessRequest, models.LetterRequest)
+LIFECYCLE_REQUESTS = (models.ReprocessRequest, models.LetterRequest, models.ParkedRequest)
 LIFECYCLE_ANSWERS = (
     models.Moved,
     models.DryRun,
@@ -18,6 +18,8 @@ LIFECYCLE_ANSWERS = (
     models.ParkedPage,
     models.MessageResolved,
     models.EntryReleased,
+    models.EntriesReleased,
+    models.EntriesCounted,
 )
 _BODY = "400 408 413 415"
 _FILTERS = "letterKind letterJob fingerprint errorClass diedFrom diedTo"
@@ -116,8 +118,17 @@ def _parked_paths() -> Json:
         ),
     }
     refusals = f"{_BODY} 403 404 409"
+    several = operation(
+        "reprocessEntries",
+        "Make parked entries due again, 10,000 in a request (admin keys)",
+        ("202", "EntriesReleased", "Due, or held while their job is not active"),
+        "",
+        f"{_BODY} 403 404",
+    )
+    several["responses"]["200"] = _dry_run("EntriesCounted")
     return {
         "/parked": {"get": listing},
+        "/parked/entries/reprocess": {"post": several | _body("ParkedRequest", required=True)},
         **{path: {"post": operation(*about, "id", refusals)} for path, about in acts.items()},
     }
 
@@ -128,13 +139,16 @@ def _redrive(name: str, summary: str, parameters: str, refusals: str, *, dry: bo
     good = described["responses"]["202"]
     good["headers"]["Location"] = header_reference("Location")
     if dry:
-        schema = {"$ref": SCHEMA.format(model="DryRun")}
-        described["responses"]["200"] = {
-            "description": "With dryRun: nothing was changed",
-            "headers": {"X-Correlation-Id": header_reference("CorrelationId")},
-            "content": {"application/json": {"schema": schema}},
-        }
+        described["responses"]["200"] = _dry_run("DryRun")
     return described
+
+
+def _dry_run(model: str) -> Json:
+    return {
+        "description": "With dryRun: nothing was changed",
+        "headers": {"X-Correlation-Id": header_reference("CorrelationId")},
+        "content": {"application/json": {"schema": {"$ref": SCHEMA.format(model=model)}}},
+    }
 
 
 def _body(model: str, *, required: bool) -> Json:

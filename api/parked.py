@@ -4,21 +4,26 @@ from __future__ import annotations
 
 from http import HTTPStatus
 from typing import TYPE_CHECKING, Any
+from uuid import UUID
 
 from api.answers import json_answer
 from api.cursors import CursorOf
-from api.lifecycle_models import Nothing
+from api.lifecycle_models import Nothing, ParkedRequest
 from api.lifecycle_views import entry_document, message_document
-from api.paths import row_id
-from api.problems import Problem, conflict, not_found
+from api.paths import no_job, row_id
+from api.problems import BadFields, Problem, conflict, not_found
 from api.queries import Query
 from schema.statements.parked import (
+    EntryFilter,
+    count_parked_entries,
     dismiss_parked_message,
     list_parked_entries,
     list_parked_messages,
+    reprocess_parked_entries,
     reprocess_parked_entry,
     reprocess_parked_message,
 )
+from schema.statements.read import locate_job
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -33,6 +38,9 @@ if TYPE_CHECKING:
     from infra.wakeup import Notifier
 
 _OPEN_MESSAGES, _ENTRIES, _RESOLVED_MESSAGES, _PARTS = range(4)
+# What one request makes due again: each batch is a transaction of a moment.
+_BATCH, _BATCHES = 1_000, 10
+_MOST_COUNTED = 1_000_000
 _NO_MESSAGE = "there is no such parked message"
 _NO_ENTRY = "there is no such parked entry"
 
@@ -83,6 +91,49 @@ class Parked:
             self._notifier.notify()
             return json_answer({"id": row.id, "state": row.state}, HTTPStatus.ACCEPTED)
         raise not_found(_NO_ENTRY)
+
+    async def reprocess_entries(self, request: Request, exchange: Exchange) -> Response:
+        """Make parked entries that match a filter due again, a bounded number in one request."""
+        _for_admins(exchange)
+        Query(request.query_params).finish()
+        asked = await self._fields.read(request, ParkedRequest)
+        exchange.job = asked.jobId
+        which = await self._filter(asked)
+        if asked.dryRun:
+            return json_answer({"dryRun": True, "matched": await self._count(which)})
+        released, after = 0, 0
+        for _ in range(_BATCHES):
+            statement = reprocess_parked_entries(which, after=after, most=_BATCH)
+            (row,) = await self._database.fetch(statement)
+            released += row.released
+            if row.looked < _BATCH:
+                break
+            after = row.last
+        if released:
+            self._notifier.notify()
+        document = {"released": released, "remaining": await self._count(which)}
+        return json_answer(document, HTTPStatus.ACCEPTED)
+
+    async def _filter(self, asked: ParkedRequest) -> EntryFilter:
+        given = [name for name in asked.FILTERS if getattr(asked, name) is not None]
+        bad = BadFields()
+        if not given and not asked.all:
+            bad.add("", f"give one of {', '.join(asked.FILTERS)}, or all: true")
+        if given and asked.all:
+            bad.add("/all", f"excludes the filters, and {given[0]} is given")
+        if bad.count:
+            raise bad.problem()
+        job_id = None
+        if asked.jobId is not None:
+            for row in await self._database.fetch(locate_job(asked.jobId, owner_id=None)):
+                job_id = UUID(bytes=row.id.bytes)
+            if job_id is None:
+                raise no_job()
+        return EntryFilter(asked.entryType, asked.kind, job_id, asked.reason)
+
+    async def _count(self, which: EntryFilter) -> int:
+        (row,) = await self._database.fetch(count_parked_entries(which, most=_MOST_COUNTED))
+        return int(row.many)
 
     async def _resolve(self, request: Request, exchange: Exchange, *, dismissing: bool) -> Response:
         _for_admins(exchange)

@@ -187,7 +187,13 @@ def _senders(settings: Settings, client: SQSClient | None) -> dict[EntryType, Sq
         EntryType.INPUTS: settings.work_queue_url,
     }
     return {
-        entry_type: SqsSender(client, queue_url=url, limit_bytes=settings.max_message_bytes)
+        entry_type: SqsSender(
+            client,
+            queue_url=url,
+            limit_bytes=settings.max_message_bytes,
+            # An entry waits for the cap at most, then for its turn among the others.
+            tried_within_seconds=2 * settings.relay_backoff_cap_seconds,
+        )
         for entry_type, url in urls.items()
         if client is not None and url
     }

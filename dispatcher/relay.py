@@ -4,8 +4,9 @@ Each type has a relay, and so a loop, a backoff and a wake-up of its own: a queu
 costs no other its throughput. What differs between the types is in ``sources``.
 
 A crash between sending and writing down sends the entry again after its lock lapsed; consumers
-make the duplicate a no-op. Only entries that SQS can never take are parked; for everything
-else the relay backs off and tries again, however long the queue is away.
+make the duplicate a no-op. Only entries that SQS can never take are parked, and only while it takes
+others where its reason may be about the queue; for everything else the relay backs off and tries
+again, however long the queue is away.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ from infra.retry import jittered, sleep_unless, until_database
 from infra.telemetry import names
 from infra.telemetry.instruments import SILENT
 from infra.telemetry.logs import traced
-from schema.errors import HaulageError, Unavailable
+from schema.errors import Unavailable
 from schema.message import Trace
 from schema.statements import relay as statements
 
@@ -47,8 +48,9 @@ log: structlog.stdlib.BoundLogger = structlog.get_logger(__name__)
 class RelayReport:
     """One round: how many entries were locked, sent, put off and parked.
 
-    ``full``: entries are ready for which a window has no room. ``fault`` is set when no call was
-    answered: the relay backs off as a whole.
+    ``full``: entries are ready for which a window has no room. ``fault`` is set when nothing was
+    taken and the queue is at fault: the relay backs off as a whole. ``is_of_one``: unless it is the
+    one entry that was tried.
     """
 
     locked: int = 0
@@ -57,6 +59,7 @@ class RelayReport:
     parked: int = 0
     full: bool = False
     fault: str | None = None
+    is_of_one: bool = False
     entry_ids: list[int] = field(default_factory=list)
 
 
@@ -81,7 +84,7 @@ class Relay:
         self._database = database
         self._queue = entry_type.value
         self._source: Source = SOURCES[entry_type](database, settings)
-        self._sender = sender
+        self.sender = sender
         self._settings = settings
         self._pauses = Pauses(most_seconds=settings.poll_floor_seconds)
         self._worker = worker
@@ -99,11 +102,11 @@ class Relay:
         while not stop.is_set():
             self._woken.clear()
             fault: Exception | None = None
-            pause, patience = 0.0, self._backoff
+            pause, patience, is_of_one = 0.0, self._backoff, False
             try:
                 report = await self.relay_once()
                 if report.fault is not None:
-                    fault = Unavailable(report.fault)
+                    fault, is_of_one = Unavailable(report.fault), report.is_of_one
                 if report.locked:
                     self._pauses.took()
                 else:
@@ -121,10 +124,13 @@ class Relay:
             else:
                 failures += 1
                 pause = patience(failures)
+                if is_of_one:
+                    # It has a backoff of its own, and whatever else comes shows who is at fault.
+                    pause = min(pause, self._settings.poll_floor_seconds)
                 if failures == 1:
                     self._tell(fault, retry_in_seconds=round(pause, 2))
                 # A wake-up says that there is more to send, not that it can be sent.
-                await back_off(pause)
+                await (rest if is_of_one else back_off)(pause)
 
     def _backoff(self, failures: int) -> float:
         return max(
@@ -164,6 +170,7 @@ class Relay:
             report.entry_ids += part.sent
             unsent += part.unsent
             report.fault = report.fault or part.fault
+            report.is_of_one = part.is_of_one and len(rows) == 1
         report.sent = len(report.entry_ids)
         if report.sent:
             # The queue answers: what failed waits for its own backoff, and holds up no other.
@@ -189,19 +196,19 @@ class Relay:
                         (Trace(**message.attributes) for message in batch),
                         attributes={names.MESSAGING_BATCH_COUNT: len(batch)},
                     ):
-                        return await self._sender.send(batch)
-                except HaulageError as error:
+                        return await self.sender.send(batch)
+                except Unavailable as error:
                     reason = str(error)
                     return SendReport(
                         [],
-                        [Unsent(message.entry_id, reason, fatal=False) for message in batch],
+                        [Unsent(message.entry_id, reason, type(error)) for message in batch],
                         fault=reason,
                     )
 
         async with asyncio.TaskGroup() as group:
             tasks = [
                 group.create_task(send(batch), name="relay send")
-                for batch in self._sender.pack(map(self._outgoing, rows))
+                for batch in self.sender.pack(map(self._outgoing, rows))
             ]
         return [task.result() for task in tasks]
 
@@ -241,7 +248,7 @@ class Relay:
                         "relay.parked",
                         queue=self._queue,
                         reason=failure.reason,
-                        remedy="see outbox.parked_reason; set state to PENDING once it can be sent",
+                        remedy="once it can be sent, POST /parked/entries/{id}/reprocess",
                     )
         waiting = [failure for failure in unsent if not failure.fatal]
         if waiting:

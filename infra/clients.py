@@ -19,7 +19,9 @@ from aiobotocore.config import AioConfig
 from aiobotocore.session import AioSession
 from botocore import exceptions as boto
 
-from schema.errors import Fault, HaulageError, Misconfigured, Refusal, Unavailable, Unusable
+from infra.aws_codes import meaning_of_code
+from infra.telemetry.redaction import redact
+from schema.errors import Fault, HaulageError, Misconfigured, Unavailable, Unusable
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Iterator
@@ -29,34 +31,8 @@ if TYPE_CHECKING:
 
     from infra.settings import Settings
 
-# What passes by itself, whatever the HTTP status.
-_PASSING = frozenset({
-    "ExpiredToken", "ExpiredTokenException", "RequestExpired", "RequestTimeTooSkewed",
-    "TokenRefreshRequired", "RequestTimeout", "InternalError", "InternalFailure",
-    "ServiceUnavailable", "SlowDown", "Throttling", "ThrottlingException", "ThrottledException",
-    "RequestThrottled", "RequestThrottledException", "RequestLimitExceeded", "OverLimit",
-    "TooManyRequestsException", "BandwidthLimitExceeded", "KmsThrottled",
-    "KMS.ThrottlingException", "OperationAborted",
-})  # fmt: skip
-# What lasts until somebody creates, grants or corrects something.
-_CLOSED = frozenset({
-    "NoSuchBucket", "QueueDoesNotExist", "AWS.SimpleQueueService.NonExistentQueue",
-    "QueueDeletedRecently", "AWS.SimpleQueueService.QueueDeletedRecently", "InvalidAddress",
-    "AccessDenied", "AccessDeniedException", "AllAccessDisabled", "AccountProblem",
-    "InvalidAccessKeyId", "InvalidClientTokenId", "UnrecognizedClientException",
-    "SignatureDoesNotMatch", "AuthorizationHeaderMalformed", "AuthFailure", "OptInRequired",
-    "PermanentRedirect", "KmsAccessDenied", "KMS.AccessDeniedException", "KmsDisabled",
-    "KMS.DisabledException", "KMS.NotFoundException",
-})  # fmt: skip
-# What the same request can never get past.
-_NEVER = frozenset({
-    "InvalidMessageContents", "MessageTooLong", "BatchRequestTooLong", "EntityTooLarge",
-    "AWS.SimpleQueueService.BatchRequestTooLong", "KeyTooLongError", "MetadataTooLarge",
-    "InvalidParameterValue", "InvalidAttributeValue", "UnsupportedOperation",
-})  # fmt: skip
-_FORBIDDEN = 403
-_SERVER_FAULT = 500
-_TOO_MANY_REQUESTS = 429
+# How much of AWS's own words is kept.
+_AWS_SAID = 300
 
 
 class Clients:
@@ -184,7 +160,8 @@ def meaning(error: Exception, neighbour: str) -> HaulageError:
     if isinstance(error, boto.NoCredentialsError | boto.PartialCredentialsError):
         return Unusable(f"{neighbour}: no AWS credentials found ({name})")
     if isinstance(error, boto.ParamValidationError | boto.ValidationError):
-        return Refusal(f"{neighbour}: the request is malformed ({name})")
+        # What an input says was checked before: it is a setting, such as the name of a bucket.
+        return Fault(f"{neighbour}: the request is malformed ({name})")
     if isinstance(error, boto.BotoCoreError | aiohttp.ClientError | OSError):
         return Unavailable(f"{neighbour} is away: {name}")
     return Unavailable(f"{neighbour} is away: its answer cannot be read ({name})")
@@ -196,11 +173,11 @@ def _meaning_of_answer(error: boto.ClientError, neighbour: str) -> HaulageError:
     code = str(error.response.get("Error", {}).get("Code") or status)
     request = about.get("RequestId") or "none"
     text = f"{neighbour} answered {error.operation_name}: {code} ({status}, request {request})"
-    if code in _PASSING or status >= _SERVER_FAULT or status == _TOO_MANY_REQUESTS:
-        return Unavailable(text)
-    no_bucket = error.operation_name == "HeadBucket"  # a HEAD has no body to hold a code
-    if code in _CLOSED or status == _FORBIDDEN or no_bucket:
-        return Unusable(text)
-    if code in _NEVER:
-        return Refusal(text)
-    return Fault(text)
+    means = meaning_of_code(code, status=status)
+    if issubclass(means, Unavailable):
+        return means(text)
+    if error.operation_name == "HeadBucket":
+        return Unusable(text)  # a HEAD has no body to hold a code
+    # About what was sent, or perhaps so: AWS says what of it, and never a credential.
+    said = redact(str(error.response.get("Error", {}).get("Message") or ""))
+    return means(f"{text}: {said[:_AWS_SAID]}" if said else text)

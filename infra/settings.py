@@ -10,7 +10,7 @@ from __future__ import annotations
 from difflib import get_close_matches
 from typing import TYPE_CHECKING, Literal, Self
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
 
 from schema.errors import Misconfigured
 
@@ -208,6 +208,14 @@ class Settings(BaseModel):
         if lines:
             raise Misconfigured("; ".join(lines))
         return settings
+
+    @field_validator("queue_url", "events_queue_url", "dead_letter_queue_url")
+    @classmethod
+    def _is_a_standard_queue(cls, url: str | None) -> str | None:
+        if url is not None and url.rstrip("/").endswith(".fifo"):
+            msg = "a FIFO queue takes none of our messages: give it a standard queue"
+            raise ValueError(msg)
+        return url
 
     @model_validator(mode="after")
     def _fit_together(self) -> Self:

@@ -10,13 +10,15 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import structlog
 
+from infra.aws_codes import meaning_of_code
 from infra.clients import speaking_plainly
-from schema.errors import HaulageError
+from schema.errors import HaulageError, Unavailable
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Sequence
 
     from types_aiobotocore_sqs import SQSClient
+    from types_aiobotocore_sqs.type_defs import BatchResultErrorEntryTypeDef
 
     from schema.message import Message
 
@@ -124,8 +126,13 @@ class Receipts:
             return list(handles)
         again: list[str] = []
         for handle, why in failed:
-            if not why.get("SenderFault") and not last:
+            if _is_passing(why) and not last:
                 again.append(handle)
             else:
                 log.warning("message.not_deleted", messages=1, code=why.get("Code"))
         return again
+
+
+def _is_passing(failed: BatchResultErrorEntryTypeDef) -> bool:
+    means = meaning_of_code(failed["Code"])
+    return issubclass(means, Unavailable) or not failed.get("SenderFault")

@@ -2,21 +2,29 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import math
+import time
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
+from infra.aws_codes import meaning_of_code
 from infra.clients import speaking_plainly
-from schema.errors import Refusal
+from schema.errors import Fault, HaulageError, Refusal, Unavailable, Unusable
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Sequence
 
     from types_aiobotocore_sqs import SQSClient
-    from types_aiobotocore_sqs.type_defs import SendMessageBatchRequestEntryTypeDef
+    from types_aiobotocore_sqs.type_defs import (
+        BatchResultErrorEntryTypeDef,
+        SendMessageBatchRequestEntryTypeDef,
+    )
 
 BATCH_LIMIT = 10
 # SQS takes ten attributes a message; this system's own come first, the correlation id foremost.
 _ATTRIBUTE_LIMIT = 10
+# More than so many that are refused alike are not all at fault.
+_MOST_UNCLEAR = 1_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,23 +51,34 @@ class Outgoing:
 
 @dataclass(frozen=True, slots=True)
 class Unsent:
-    """A message that SQS did not take: for good when ``fatal``, else worth another try."""
+    """A message that SQS did not take.
+
+    ``means`` says why, as the errors do: ``Refusal``, it never will; ``Fault``, nobody knows yet
+    whether this is about the message or the queue; ``Unavailable``, it is worth another try.
+    """
 
     entry_id: int
     reason: str
-    fatal: bool
+    means: type[HaulageError]
+
+    @property
+    def fatal(self) -> bool:
+        """Say whether another try is in vain."""
+        return issubclass(self.means, Refusal)
 
 
 @dataclass(frozen=True, slots=True)
 class SendReport:
     """What became of each message: only the ids in ``sent`` were taken.
 
-    ``fault`` says why when the call failed as a whole.
+    ``fault`` says why, when it is the queue that took nothing. ``is_of_one``: by all that is known
+    it may as well be the one message that was tried.
     """
 
     sent: list[int]
     unsent: list[Unsent]
     fault: str | None = None
+    is_of_one: bool = False
 
 
 def pack(
@@ -85,12 +104,32 @@ def pack(
 
 
 class SqsSender:
-    """Sends batches to one queue."""
+    """Sends batches to one queue, and knows what the queue refuses for its own sake.
 
-    def __init__(self, client: SQSClient, *, queue_url: str, limit_bytes: int) -> None:
+    Many codes may be about the message or about the queue. They are the message's if the queue
+    took something else meanwhile; until then they are the queue's, which is not ready.
+    ``tried_within_seconds``: what is refused now is tried again by then.
+    """
+
+    def __init__(
+        self,
+        client: SQSClient,
+        *,
+        queue_url: str,
+        limit_bytes: int,
+        tried_within_seconds: float = 120.0,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
         self._client = client
         self.queue_url = queue_url
         self._limit_bytes = limit_bytes
+        self._tried_within_seconds = tried_within_seconds
+        self._clock = clock
+        # When each message was first refused for a reason that is unclear, the oldest first.
+        self._unclear_since: dict[int, float] = {}
+        # When the last call began of which something was taken.
+        self._took_at = -math.inf
+        self._refusal: tuple[str, float] | None = None
 
     def pack(self, messages: Iterable[Outgoing]) -> list[list[Outgoing]]:
         """Split messages into batches that this queue takes."""
@@ -98,15 +137,47 @@ class SqsSender:
 
     async def send(self, batch: Sequence[Outgoing]) -> SendReport:
         """Send one batch; raises ``Unavailable`` when nothing can be known of any of it."""
+        report = await self._send_whole(batch)
+        for entry_id in report.sent:
+            self._unclear_since.pop(entry_id, None)
+        took_others = bool(report.sent)
+        unsent = [self._judged(failure, took_others=took_others) for failure in report.unsent]
+        if took_others:
+            return SendReport(report.sent, unsent)
+        fault = _fault_of_the_queue(unsent)
+        if fault is None:
+            return SendReport([], unsent)
+        self._refusal = fault.reason, self._clock()
+        # Several that are refused alike are not all at fault.
+        is_of_one = fault.means is Fault and len(self._unclear_since) == 1
+        return SendReport([], unsent, fault.reason, is_of_one=is_of_one)
+
+    def _judged(self, failure: Unsent, *, took_others: bool) -> Unsent:
+        """Say of a message that was refused for an unclear reason whether it is at fault."""
+        if failure.means is not Fault:
+            return failure
+        since = self._unclear_since.setdefault(failure.entry_id, self._clock())
+        if took_others or self._took_at > since:
+            del self._unclear_since[failure.entry_id]
+            return replace(failure, means=Refusal)
+        if len(self._unclear_since) > _MOST_UNCLEAR:
+            del self._unclear_since[next(iter(self._unclear_since))]
+        return failure
+
+    async def _send_whole(self, batch: Sequence[Outgoing]) -> SendReport:
         if len(batch) == 1 and batch[0].size_bytes() > self._limit_bytes:
             message = batch[0]
             reason = f"message of {message.size_bytes()} bytes, limit {self._limit_bytes}"
-            return SendReport([], [Unsent(message.entry_id, reason, fatal=True)])
+            return SendReport([], [Unsent(message.entry_id, reason, Refusal)])
         try:
             report = await self._send(batch)
-        except Refusal as error:
+        except Unavailable:
+            raise
+        except (Refusal, Fault) as error:
             return await self._send_apart(batch, error)
-        refused = {failure.entry_id for failure in report.unsent if failure.fatal}
+        refused = {
+            each.entry_id for each in report.unsent if not issubclass(each.means, Unavailable)
+        }
         bare = [
             message.without_trace()
             for message in batch
@@ -115,26 +186,25 @@ class SqsSender:
         if not bare:
             return report
         # What SQS refuses may be the trace alone: the trace is dropped before the message is.
-        try:
-            second = await self._send(bare)
-        except Refusal as error:
-            second = await self._send_apart(bare, error)
+        second = await self._send_whole(bare)
         tried_again = {message.entry_id for message in bare}
         kept = [failure for failure in report.unsent if failure.entry_id not in tried_again]
         return SendReport(report.sent + second.sent, kept + second.unsent)
 
-    async def _send_apart(self, batch: Sequence[Outgoing], error: Refusal) -> SendReport:
+    async def _send_apart(self, batch: Sequence[Outgoing], error: Refusal | Fault) -> SendReport:
         """Send a batch whose call was refused as a whole in halves, down to what spoils it."""
         if len(batch) > 1:
             half = len(batch) // 2
-            first, second = await self.send(batch[:half]), await self.send(batch[half:])
+            first = await self._send_whole(batch[:half])
+            second = await self._send_whole(batch[half:])
             return SendReport(first.sent + second.sent, first.unsent + second.unsent)
         message = batch[0]
         if len(message.attributes) > 1:
-            return await self.send([message.without_trace()])
-        return SendReport([], [Unsent(message.entry_id, str(error)[:500], fatal=True)])
+            return await self._send_whole([message.without_trace()])
+        return SendReport([], [Unsent(message.entry_id, str(error)[:500], type(error))])
 
     async def _send(self, batch: Sequence[Outgoing]) -> SendReport:
+        began = self._clock()
         with speaking_plainly("sqs"):
             answer = await self._client.send_message_batch(
                 QueueUrl=self.queue_url,
@@ -145,22 +215,45 @@ class SqsSender:
                 Unsent(
                     batch[int(failed["Id"])].entry_id,
                     f"{failed.get('Code')}: {failed.get('Message', '')}"[:500],
-                    fatal=bool(failed.get("SenderFault")),
+                    _meaning_of_entry(failed),
                 )
                 for failed in answer.get("Failed", ())
             ]
         unmentioned = {message.entry_id for message in batch}.difference(
             sent, (failure.entry_id for failure in unsent)
         )
-        unsent += [Unsent(entry_id, "not in the answer", fatal=False) for entry_id in unmentioned]
+        unsent += [Unsent(entry_id, "not in the answer", Unavailable) for entry_id in unmentioned]
+        if sent:
+            self._took_at, self._refusal = began, None
         return SendReport(sent, unsent)
 
     async def ping(self) -> None:
-        """Return when the queue answers."""
+        """Return when the queue answers and, as far as was tried lately, takes messages."""
+        if self._refusal is not None:
+            reason, at = self._refusal
+            if self._clock() - at < self._tried_within_seconds:
+                raise Unusable(f"the queue takes nothing: {reason}")
         with speaking_plainly("sqs"):
             await self._client.get_queue_attributes(
                 QueueUrl=self.queue_url, AttributeNames=["QueueArn"]
             )
+
+
+def _meaning_of_entry(failed: BatchResultErrorEntryTypeDef) -> type[HaulageError]:
+    """Say what a code means of one message, as it would of a call."""
+    means = meaning_of_code(failed["Code"])
+    # What is unknown and not ours passes, as a call that fails on the side of SQS does.
+    return Unavailable if means is Fault and not failed.get("SenderFault") else means
+
+
+def _fault_of_the_queue(unsent: Sequence[Unsent]) -> Unsent | None:
+    """Give, of a batch of which nothing was taken, what says that the queue is at fault."""
+    for failure in unsent:
+        if failure.means is Fault or issubclass(failure.means, Unusable):
+            return failure
+    passing = [failure for failure in unsent if not failure.fatal]
+    # One that fails by itself backs off by itself.
+    return passing[0] if len(passing) > 1 else None
 
 
 def _entry(index: int, message: Outgoing) -> SendMessageBatchRequestEntryTypeDef:

@@ -8,12 +8,14 @@ What is foreign, or cannot be read, stays open for an operator.
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import sqlalchemy as sa
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
+    from uuid import UUID
 
     from sqlalchemy.sql.elements import TextClause
 
@@ -112,6 +114,36 @@ RETURNING p.id, p.resolution
 """
 )
 
+_MATCHING = """
+outbox o
+WHERE o.state = 'PARKED'
+  AND (CAST(:type AS text) IS NULL OR o.type = CAST(:type AS text))
+  AND (CAST(:kind AS text) IS NULL OR o.kind = CAST(:kind AS text))
+  AND (CAST(:job_id AS uuid) IS NULL OR o.job_id = CAST(:job_id AS uuid))
+  AND (CAST(:reason AS text) IS NULL OR strpos(o.parked_reason, CAST(:reason AS text)) > 0)
+"""
+
+# An entry that somebody holds, or whose job somebody holds, is left: the others do not wait for it.
+_AGAIN_ENTRIES = sa.text(
+    f"""
+WITH entry AS MATERIALIZED (
+    SELECT o.id, o.job_id FROM {_MATCHING} AND o.id > CAST(:after AS bigint)
+    ORDER BY o.id
+    LIMIT CAST(:most AS integer)
+    FOR UPDATE OF o SKIP LOCKED
+{_AGAIN.replace("FOR SHARE", "ORDER BY id FOR SHARE SKIP LOCKED")}
+SELECT (SELECT count(*) FROM entry)::integer AS looked, (SELECT max(id) FROM entry) AS last,
+       (SELECT count(*) FROM due)::integer AS released
+"""
+)
+
+_COUNT_ENTRIES = sa.text(
+    f"""
+SELECT count(*)::integer AS many
+FROM (SELECT FROM {_MATCHING} LIMIT CAST(:most AS integer)) AS matching
+"""
+)
+
 _DISMISS = sa.text(
     """
 UPDATE parked_message SET resolution = 'dismissed', resolved_at = now()
@@ -143,6 +175,22 @@ LIMIT CAST(:most AS integer)
 )
 
 
+@dataclass(frozen=True, slots=True)
+class EntryFilter:
+    """Which parked entries; what is null does not narrow. ``reason`` is a part of theirs."""
+
+    type: str | None = None
+    kind: str | None = None
+    job_id: UUID | None = None
+    reason: str | None = None
+
+    def values(self) -> dict[str, Any]:
+        """Give the values that the statements ask for."""
+        return {
+            "type": self.type, "kind": self.kind, "job_id": self.job_id, "reason": self.reason,
+        }  # fmt: skip
+
+
 def store_dead_messages(queue: str, messages: Mapping[str, Sequence[Any]]) -> TextClause:
     """Keep messages of the queue's DLQ: message_ids, reasons, bodies, attributes (JSON texts),
     entry_ids and job_ids (null where they cannot be read), receive_counts.
@@ -161,6 +209,16 @@ def reconcile_messages(message_ids: Sequence[str]) -> TextClause:
 def reprocess_parked_entry(id: int) -> TextClause:  # noqa: A002 - the column's name
     """Make a PARKED entry due again, or HELD while its job is not active: (id, state)."""
     return _AGAIN_ENTRY.bindparams(id=id)
+
+
+def reprocess_parked_entries(which: EntryFilter, *, after: int, most: int) -> TextClause:
+    """Do so for up to ``most`` entries with ids above ``after``: (looked, last, released)."""
+    return _AGAIN_ENTRIES.bindparams(**which.values(), after=after, most=most)
+
+
+def count_parked_entries(which: EntryFilter, *, most: int) -> TextClause:
+    """Count parked entries, up to ``most``: (many)."""
+    return _COUNT_ENTRIES.bindparams(**which.values(), most=most)
 
 
 def reprocess_parked_message(id: int) -> TextClause:  # noqa: A002 - the column's name

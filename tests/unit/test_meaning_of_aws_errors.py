@@ -10,10 +10,12 @@ from schema.errors import Fault, HaulageError, Refusal, Unavailable, Unusable
 SECRET = "AKIAIOSFODNN7EXAMPLE"
 
 
-def answer(code: str, status: int, operation: str = "SendMessage") -> boto.ClientError:
+def answer(
+    code: str, status: int, operation: str = "SendMessage", said: str = f"token {SECRET} is bad"
+) -> boto.ClientError:
     return boto.ClientError(
         {
-            "Error": {"Code": code, "Message": f"token {SECRET} is bad"},
+            "Error": {"Code": code, "Message": said},
             "ResponseMetadata": {
                 "HTTPStatusCode": status,
                 "RequestId": "r-1",
@@ -47,14 +49,29 @@ def answer(code: str, status: int, operation: str = "SendMessage") -> boto.Clien
         ("InvalidMessageContents", 400, Refusal),
         ("AWS.SimpleQueueService.BatchRequestTooLong", 400, Refusal),
         ("EntityTooLarge", 400, Refusal),
+        ("InvalidParameterValue", 400, Fault),
+        ("UnsupportedOperation", 400, Fault),
         ("BadDigest", 400, Fault),
         ("Odd", 400, Fault),
     ],
 )
 def test_an_answer_means(code: str, status: int, expected: type[HaulageError]) -> None:
-    error = meaning(answer(code, status), "queue")
+    error = meaning(answer(code, status, said=""), "queue")
     assert type(error) is expected
     assert str(error) == f"queue answered SendMessage: {code} ({status}, request r-1)"
+
+
+@pytest.mark.parametrize("code", ["InvalidMessageContents", "InvalidParameterValue"])
+def test_what_may_be_about_the_message_is_told_in_the_words_of_aws(code: str) -> None:
+    said = "One or more parameters are invalid. See https://u:geheim@x"
+    told = str(meaning(answer(code, 400, said=said), "queue"))
+    assert told.startswith(f"queue answered SendMessage: {code} (400, request r-1): One or more")
+    assert "geheim" not in told
+
+
+@pytest.mark.parametrize("code", ["InvalidClientTokenId", "ExpiredToken", "AccessDenied"])
+def test_what_is_about_credentials_is_told_without_them(code: str) -> None:
+    assert SECRET not in str(meaning(answer(code, 403), "queue"))
 
 
 def test_a_bucket_that_is_not_there_is_known_without_a_code() -> None:
@@ -70,7 +87,7 @@ def test_a_bucket_that_is_not_there_is_known_without_a_code() -> None:
         (boto.ConnectionClosedError(endpoint_url="https://x"), Unavailable),
         (boto.CredentialRetrievalError(provider="x", error_msg=SECRET), Unavailable),
         (boto.NoCredentialsError(), Unusable),
-        (boto.ParamValidationError(report=SECRET), Refusal),
+        (boto.ParamValidationError(report=SECRET), Fault),
         (aiohttp.ClientPayloadError(SECRET), Unavailable),
         (TimeoutError(SECRET), Unavailable),
         (ConnectionResetError(SECRET), Unavailable),

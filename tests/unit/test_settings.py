@@ -41,6 +41,13 @@ def test_a_loop_that_rests_longer_than_a_stuck_one_may_is_refused(name: str) -> 
     assert getattr(with_(**{name: "120", "liveness_timeout_seconds": "150"}), name) == 120
 
 
+@pytest.mark.parametrize("name", ["queue_url", "events_queue_url", "dead_letter_queue_url"])
+def test_a_fifo_queue_is_refused(name: str) -> None:
+    """SQS would refuse every message: order is kept in Postgres, and groups are for fairness."""
+    with pytest.raises(Misconfigured, match=f"{PREFIX}{name.upper()}: .*standard queue"):
+        with_(**{name: "https://sqs.eu-central-1.amazonaws.com/1/work.fifo"})
+
+
 @pytest.mark.parametrize(
     ("misspelt", "nearest"),
     [

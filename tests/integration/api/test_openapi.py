@@ -153,6 +153,9 @@ async def test_answers_of_the_lifecycle_are_what_the_document_says(
         check(document, "MessageResolved", (await admin.post(f"{message}/dismiss")).json())
         released = await admin.post(f"/parked/entries/{entry['id']}/reprocess")
         check(document, "EntryReleased", released.json())
+        for model, body in ("EntriesCounted", {"dryRun": True}), ("EntriesReleased", {}):
+            several = await admin.post("/parked/entries/reprocess", json={"all": True} | body)
+            check(document, model, several.json())
 
 
 def test_every_request_body_has_an_example_that_fits(document: dict[str, Any]) -> None:

@@ -6,7 +6,10 @@ from uuid import UUID
 
 import httpx
 import pytest
+from sqlalchemy import text
+from sqlalchemy.ext.asyncio import AsyncConnection
 
+from infra.database import Database
 from tests.integration.api.conftest import Api, notes
 from tests.integration.api.working import Work, errors, pages, submit
 
@@ -78,6 +81,77 @@ async def test_a_parked_entry_is_made_due_again_once(admin: httpx.AsyncClient, w
     assert len(await work.claim()) == 1
 
 
+async def test_parked_entries_are_made_due_again_by_what_they_have_in_common(
+    admin: httpx.AsyncClient, work: Work
+) -> None:
+    jobs = [await submit(admin, notes(1)) for _ in range(4)]
+    for job in jobs:
+        await park_entry(work, job)
+    other = "UPDATE outbox SET parked_reason = 'InvalidParameterValue: odd' WHERE job_id <> (SELECT"
+    await work.rows(f"{other} id FROM job WHERE key = :job) RETURNING id", job=jobs[0])
+    await admin.post(f"/jobs/{jobs[1]}/pause")
+
+    async def asked(**body: object) -> tuple[int, object]:
+        response = await admin.post("/parked/entries/reprocess", json=body)
+        return response.status_code, response.json()
+
+    assert await asked(reason="ParameterValue", dryRun=True) == (
+        200,
+        {"dryRun": True, "matched": 3},
+    )
+    assert await asked(jobId=jobs[2]) == (202, {"released": 1, "remaining": 0})
+    assert await asked(kind="nothing") == (202, {"released": 0, "remaining": 0})
+    assert await asked(reason="ParameterValue", entryType="inputs") == (
+        202,
+        {"released": 2, "remaining": 0},
+    )
+    states = await work.rows("SELECT state FROM outbox ORDER BY id")
+    assert [row.state for row in states] == ["PARKED", "HELD", "PENDING", "PENDING"]
+    assert await asked(all=True) == (202, {"released": 1, "remaining": 0})
+
+
+async def test_an_entry_whose_job_somebody_holds_does_not_hold_up_the_others(
+    admin: httpx.AsyncClient, work: Work, database: Database
+) -> None:
+    jobs = [await submit(admin, notes(1)) for _ in range(2)]
+    for job in jobs:
+        await park_entry(work, job)
+
+    async def unit(connection: AsyncConnection) -> httpx.Response:
+        await connection.execute(
+            text("SELECT FROM job WHERE key = :job FOR UPDATE"), {"job": jobs[0]}
+        )
+        return await admin.post("/parked/entries/reprocess", json={"all": True})
+
+    response = await database.run(unit)
+    assert response.json() == {"released": 1, "remaining": 1}
+
+
+@pytest.mark.parametrize(
+    ("body", "pointer"),
+    [
+        ({}, ""),
+        ({"all": True, "kind": "note"}, "/all"),
+        ({"entryType": "x"}, "/entryType"),
+        ({"reason": ""}, "/reason"),
+        ({"state": "PARKED"}, "/state"),
+    ],
+)
+async def test_which_entries_is_said_and_said_well(
+    admin: httpx.AsyncClient, body: dict[str, object], pointer: str
+) -> None:
+    response = await admin.post("/parked/entries/reprocess", json=body)
+    assert response.status_code == 422
+    assert pointer in errors(response)
+
+
+async def test_the_entries_of_a_job_that_is_not_there_are_not_found(
+    admin: httpx.AsyncClient,
+) -> None:
+    body = {"jobId": "J20260101_000001"}
+    assert (await admin.post("/parked/entries/reprocess", json=body)).status_code == 404
+
+
 async def test_the_entry_of_a_paused_job_is_held(admin: httpx.AsyncClient, work: Work) -> None:
     job = await submit(admin, notes(2))
     entry = await park_entry(work, job)
@@ -132,6 +206,7 @@ async def test_parked_things_are_for_admins(client: httpx.AsyncClient, work: Wor
         f"messages/{message}/dismiss",
         f"entries/{entry}/reprocess",
         "messages/999/reprocess",
+        "entries/reprocess",
     ):
         response = await client.post(f"/parked/{address}")
         assert response.status_code == 403

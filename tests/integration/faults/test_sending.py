@@ -9,7 +9,7 @@ from sqlalchemy import text
 from infra.clients import Clients
 from infra.database import Database
 from infra.queue.sending import Outgoing, SqsSender
-from schema.errors import Unavailable
+from schema.errors import Unavailable, Unusable
 from schema.outcome import Failed, Outcome
 from tests.deliveries import Delivery
 from tests.integration.faults.stations import log_lines, named, queue_url, sqs_station, waiting
@@ -102,7 +102,7 @@ async def test_a_trace_that_sqs_does_not_take_is_dropped_before_the_message_is(
     ) == ["c1", "c2"]
 
 
-def refuse_calls_with(spoilt: str) -> Any:
+def refuse_calls_with(spoilt: str, code: str = "InvalidMessageContents") -> Any:
     """Make SQS refuse a whole call, as emulators and old limits do, for one message in it."""
 
     def hook(call: Call) -> Fault | None:
@@ -110,23 +110,97 @@ def refuse_calls_with(spoilt: str) -> Any:
         if call.action == "SendMessageBatch" and any(
             spoilt in entry["MessageBody"] for entry in entries
         ):
-            return Refuse("InvalidMessageContents", 400)
+            return Refuse(code, 400, "See the documentation")
         return None
 
     return hook
 
 
+@pytest.mark.parametrize("code", ["InvalidMessageContents", "InvalidParameterValue"])
 async def test_one_message_for_which_the_whole_call_is_refused_holds_up_no_other(
-    station: Delivery, stub: SqsStub, platform: Platform
+    station: Delivery, stub: SqsStub, platform: Platform, code: str
 ) -> None:
     job_id = await platform.submit(10, chunk_size=1)
     head = (await platform.entries(job_id))[0]
-    stub.faults.hook = refuse_calls_with(f'"entry":{head.id},')
+    stub.faults.hook = refuse_calls_with(f'"entry":{head.id},', code)
     report = await station.relay().relay_once()
     assert (report.sent, report.parked) == (9, 1)
     parked = (await platform.entries(job_id))[0]
     assert parked.state == "PARKED"
-    assert "InvalidMessageContents" in parked.parked_reason
+    assert code in parked.parked_reason
+    assert parked.parked_reason.endswith("See the documentation")
+
+
+async def test_a_queue_that_takes_nothing_is_at_fault_and_not_its_messages(
+    station: Delivery, stub: SqsStub, platform: Platform
+) -> None:
+    """Every call for a FIFO queue, or one of a wrong setting, fails like one for a bad message."""
+    job_id = await platform.submit(20, chunk_size=1)
+    stub.faults.always("SendMessageBatch", Refuse("InvalidParameterValue", 400, "no such thing"))
+    stop, relay = asyncio.Event(), station.relay(relay_backoff_base_seconds=0.1)
+    with log_lines() as lines:
+        async with asyncio.TaskGroup() as group:
+            group.create_task(relay.run(stop))
+            await eventually(lambda: _tried_again(platform))
+            with pytest.raises(Unusable, match=r"takes nothing: .*no such thing"):
+                await relay.sender.ping()
+            stub.faults.clear()
+            await eventually(lambda: _all_sent(platform, job_id))
+            await relay.sender.ping()
+            stop.set()
+    events = [line["event"] for line in lines if line["event"].startswith("relay.")]
+    assert events[:1] == ["relay.away"]
+    assert events.count("relay.away") == events.count("relay.recovered") == 1
+    assert not named(lines, "relay.parked")
+
+
+async def _tried_again(platform: Platform) -> bool:
+    return bool(await platform.rows("SELECT 1 FROM outbox WHERE relay_attempts > 1"))
+
+
+@pytest.mark.parametrize(
+    "code",
+    ["RequestThrottled", "KmsThrottled", "KMS.DisabledException", "AccessDenied", "OverLimit"],
+)
+async def test_a_code_means_of_an_entry_what_it_means_of_a_call(
+    station: Delivery, stub: SqsStub, platform: Platform, code: str
+) -> None:
+    """SQS says that the sender is at fault, too, where no message is."""
+    await platform.submit(3, chunk_size=1)
+    stub.faults.next("SendMessageBatch", FailEntries((0, 1, 2), code, sender_fault=True))
+    report = await station.relay().relay_once()
+    assert (report.sent, report.put_off, report.parked) == (0, 3, 0)
+    assert report.fault is not None
+    assert code in report.fault
+
+
+async def test_a_message_alone_is_parked_once_the_queue_took_another(
+    station: Delivery, stub: SqsStub, platform: Platform
+) -> None:
+    """Nobody can tell before; and the other does not wait for what becomes of it."""
+    await platform.submit(1)
+    (entry,) = await platform.rows("SELECT id FROM outbox")
+    stub.faults.hook = refuse_calls_with(f'"entry":{entry.id},', "InvalidParameterValue")
+    relay = station.relay(relay_backoff_base_seconds=3_600.0, relay_backoff_cap_seconds=36_000.0)
+    stop = asyncio.Event()
+    async with asyncio.TaskGroup() as group:
+        group.create_task(relay.run(stop))
+        await eventually(lambda: _put_off(platform, entry.id))
+        later = await platform.submit(1)
+        station.listener.wake()
+        await eventually(lambda: _all_sent(platform, later))
+        await platform.rows(
+            "UPDATE outbox SET available_at = now(), deferred = false WHERE id = :id RETURNING id",
+            id=entry.id,
+        )
+        station.listener.wake()
+        await eventually(lambda: _is_parked(platform, entry.id))
+        stop.set()
+
+
+async def _is_parked(platform: Platform, entry_id: int) -> bool:
+    sql = "SELECT 1 FROM outbox WHERE id = :id AND state = 'PARKED'"
+    return bool(await platform.rows(sql, id=entry_id))
 
 
 async def test_an_entry_that_keeps_failing_does_not_slow_down_the_others(
