@@ -165,6 +165,7 @@ def _services(
             database,
             keep=Retention.from_settings(settings),
             most=most,
+            events_are_sent=settings.events_queue_url is not None,
             rest_seconds=_PRUNER_RESTS_SECONDS,
         ),
     ]

@@ -46,6 +46,8 @@ class Retention:
 class Pruner:
     """Takes only rows that nobody else has locked: instances share the work and never wait.
 
+    Without ``events_are_sent`` no event keeps a job: there is no queue for them here.
+
     After a round that found nothing it rests: retention counts days, and looking for what is past
     it was a quarter of what an idle dispatcher cost.
     """
@@ -58,6 +60,7 @@ class Pruner:
         *,
         keep: Retention,
         most: int,
+        events_are_sent: bool = True,
         most_inputs: int = 5_000,
         rest_seconds: float = 0.0,
         clock: Callable[[], float] = time.monotonic,
@@ -65,6 +68,7 @@ class Pruner:
         self._bulkhead = Bulkhead(database)
         self._keep = keep
         self._most = most
+        self._events_are_sent = events_are_sent
         self._most_inputs = most_inputs
         self._rest_seconds = rest_seconds
         self._clock = clock
@@ -78,14 +82,16 @@ class Pruner:
         self._bulkhead.begin()
         found = 0
         if keep.jobs_days:
-            marking = retention.mark_prunable_jobs(keep.jobs_days, most=self._most)
+            marking = retention.mark_prunable_jobs(
+                keep.jobs_days, most=self._most, events_are_sent=self._events_are_sent
+            )
             found += len(await self._each("jobs to mark", marking))
         # What was once marked has begun to go, whatever the setting says now.
-        jobs = inputs = 0
+        jobs = inputs = events = 0
         removing = retention.prune_marked_jobs(most_jobs=self._most, most_inputs=many)
         for pruned in await self._each("jobs", removing):
-            jobs, inputs = pruned.jobs, pruned.inputs
-        found += jobs + inputs
+            jobs, inputs, events = pruned.jobs, pruned.inputs, pruned.events
+        found += jobs + inputs + events
         for records, days, statement in (
             ("attempts", keep.attempts_days, retention.prune_attempts),
             ("parked messages", keep.parked_messages_days, retention.prune_messages),

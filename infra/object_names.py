@@ -19,6 +19,11 @@ _METADATA_BYTES = 2_048
 _DOTS = frozenset({".", ".."})
 
 
+def is_bucket(name: str) -> bool:
+    """Say whether S3 could have a bucket of this name."""
+    return _BUCKET.fullmatch(name) is not None and ".." not in name
+
+
 def checked_key(key: str) -> str:
     """Return the key if it is plain ASCII and cannot leave its prefix; else ``InvalidInput``."""
     whole = _KEY.fullmatch(key) is not None and len(key) <= _KEY_BYTES
@@ -36,7 +41,7 @@ def split_uri(uri: str) -> tuple[str, str]:
     """Give bucket and key of a URI; raise ``InvalidInput`` if it is not one of ours."""
     scheme, _, rest = uri.partition("://")
     bucket, _, key = rest.partition("/")
-    if scheme != "s3" or not _BUCKET.fullmatch(bucket):
+    if scheme != "s3" or not is_bucket(bucket):
         raise InvalidInput(f"{uri[:100]!r} is not of the form s3://bucket/key")
     return bucket, checked_key(key)
 

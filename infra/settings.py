@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Literal, Self
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
 
+from infra.object_names import is_bucket
 from schema.errors import Misconfigured
 
 if TYPE_CHECKING:
@@ -142,6 +143,9 @@ class Settings(BaseModel):
     reuse_verify: bool = Field(default=False, description="Ask S3 before a file is reused")
     export_sql: str | None = None
     export_database_url: str | None = Field(default=None, description="Default: DATABASE_URL")
+    export_database_pooler: Literal["same", "none", "transaction"] = Field(
+        default="same", description="Before the source; same: as HAULAGE_DATABASE_POOLER"
+    )
     export_streams: int = Field(default=4, ge=1, le=100, description="Reads of the source at once")
     export_part_bytes: int = Field(default=8 * 1024 * 1024, ge=5 * 1024 * 1024, le=5 * 1024**3)
     export_max_bytes: int = Field(default=10 * 1024**3, ge=1, le=5 * 1024**4)
@@ -194,9 +198,14 @@ class Settings(BaseModel):
 
     @classmethod
     def from_environment(cls, environment: Mapping[str, str]) -> Self:
-        """Read the settings; raise ``Misconfigured`` naming each variable that is wrong."""
+        """Read the settings; raise ``Misconfigured`` naming each variable that is wrong.
+
+        An empty variable is one that is not set: templates of deployments write them so.
+        """
         fields = {_name(field): field for field in cls.model_fields}
-        values = {fields[name]: value for name, value in environment.items() if name in fields}
+        values = {
+            fields[name]: value for name, value in environment.items() if name in fields and value
+        }
         lines = _unknown_names(environment)
         try:
             settings = cls.model_validate(values)
@@ -208,6 +217,14 @@ class Settings(BaseModel):
         if lines:
             raise Misconfigured("; ".join(lines))
         return settings
+
+    @field_validator("bucket")
+    @classmethod
+    def _names_a_bucket(cls, name: str | None) -> str | None:
+        if name is not None and not is_bucket(name):
+            msg = "the name of a bucket is 3 to 63 of a-z, 0-9, - and ., without s3:// or a folder"
+            raise ValueError(msg)
+        return name
 
     @field_validator("queue_url", "events_queue_url", "dead_letter_queue_url")
     @classmethod

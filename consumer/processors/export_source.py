@@ -56,10 +56,12 @@ class ExportSource:
     @classmethod
     def from_settings(cls, settings: Settings) -> Self:
         """Build the source that the settings describe; connects on first use."""
+        pooler = settings.export_database_pooler
         own = settings.model_copy(
             update={
                 "database_url": settings.export_database_url or settings.database_url,
                 "database_pool_size": settings.export_streams,
+                "database_pooler": settings.database_pooler if pooler == "same" else pooler,
             }
         )
         sql = settings.export_sql or DEFAULT_SQL

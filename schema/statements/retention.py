@@ -1,8 +1,9 @@
 """Statements that remove what is older than its retention: small batches, by index, SKIP LOCKED.
 
 A job goes in steps, as it may be large: it is marked under a lock on its row, which a redrive
-honours; its inputs go from the first ordinal on, with their history; with the last of them goes
-the job. Only jobs that are final, swept, without entries and without younger letters are marked.
+honours; its inputs go from the first ordinal on, with their history; once there are none, and none
+of its events, goes the job. Only jobs that are final, swept, without entries and without younger
+letters are marked. Events that nobody sends are no reason to stay; they go with the job.
 """
 
 from __future__ import annotations
@@ -20,7 +21,8 @@ WITH old AS MATERIALIZED (
     SELECT j.id FROM job j
     WHERE j.finished_at < now() - CAST(:days AS double precision) * interval '1 day'
       AND j.pruned_at IS NULL AND NOT j.sweeping
-      AND NOT EXISTS (SELECT FROM outbox o WHERE o.job_id = j.id)
+      AND NOT EXISTS (SELECT FROM outbox o WHERE o.job_id = j.id
+                      AND (o.type = 'inputs' OR CAST(:events_are_sent AS boolean)))
       AND NOT EXISTS (SELECT FROM dead_letter d WHERE d.job_id = j.id
                       AND d.died_at >= now() - CAST(:days AS double precision) * interval '1 day')
     ORDER BY j.finished_at
@@ -49,13 +51,22 @@ WITH target AS MATERIALIZED (
     DELETE FROM attempt a USING picked p WHERE a.job_id = p.job_id AND a.ordinal = p.ordinal
 ), letters_gone AS (
     DELETE FROM dead_letter d USING picked p WHERE d.job_id = p.job_id AND d.ordinal = p.ordinal
+), events AS MATERIALIZED (
+    SELECT o.id FROM target t JOIN outbox o ON o.job_id = t.id
+    WHERE o.type = 'event'
+    LIMIT CAST(:most_inputs AS integer)
+    FOR UPDATE OF o SKIP LOCKED
+), events_gone AS (
+    DELETE FROM outbox o USING events e WHERE o.id = e.id
 ), empty AS MATERIALIZED (
     SELECT t.id FROM target t LEFT JOIN picked p ON p.job_id = t.id AND p.ordinal = t.total - 1
-    WHERE p.job_id IS NOT NULL OR NOT EXISTS (SELECT FROM input i WHERE i.job_id = t.id)
+    WHERE (p.job_id IS NOT NULL OR NOT EXISTS (SELECT FROM input i WHERE i.job_id = t.id))
+      AND NOT EXISTS (SELECT FROM outbox o WHERE o.job_id = t.id)
 ), jobs_gone AS (
     DELETE FROM job j USING empty e WHERE j.id = e.id
 )
 SELECT (SELECT count(*)::integer FROM picked) AS inputs,
+       (SELECT count(*)::integer FROM events) AS events,
        (SELECT count(*)::integer FROM empty) AS jobs
 """
 )
@@ -107,13 +118,16 @@ RETURNING r.id
 )
 
 
-def mark_prunable_jobs(days: float, *, most: int) -> TextClause:
+def mark_prunable_jobs(days: float, *, most: int, events_are_sent: bool) -> TextClause:
     """Mark jobs that ended more than ``days`` ago and may go: rows of (id)."""
-    return _MARK.bindparams(days=days, most=most)
+    return _MARK.bindparams(days=days, most=most, events_are_sent=events_are_sent)
 
 
 def prune_marked_jobs(*, most_jobs: int, most_inputs: int) -> TextClause:
-    """Remove inputs of marked jobs, and the jobs left without any: one row (inputs, jobs)."""
+    """Remove inputs and events of marked jobs, and the jobs left without any.
+
+    One row of (inputs, events, jobs).
+    """
     return _PRUNE_JOBS.bindparams(most_jobs=most_jobs, most_inputs=most_inputs)
 
 

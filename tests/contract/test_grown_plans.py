@@ -93,7 +93,7 @@ async def _grow(url: str) -> None:
         (clear_sweeping(NOBODY, 1), "outbox", {"outbox_job"}),
         (expire_jobs(most=100), "job", {"job_expiring", "job_active"}),
         (find_sweeping_jobs(after=NOBODY, most=10), "job", {"job_sweeping"}),
-        (mark_prunable_jobs(30, most=100), "outbox", {"outbox_job"}),
+        (mark_prunable_jobs(30, most=100, events_are_sent=True), "outbox", {"outbox_job"}),
         (prune_marked_jobs(most_jobs=10, most_inputs=100), "input", {"input_pkey"}),
     ],
     ids=[

@@ -14,8 +14,16 @@ from tests.steps import claim_all, settle_as
 KEEP = Retention(jobs_days=30, attempts_days=10, parked_messages_days=10, redrives_days=10)
 
 
-def pruner(database: Database, *, most: int = 100, most_inputs: int = 5_000) -> Pruner:
-    return Pruner(database, keep=KEEP, most=most, most_inputs=most_inputs)
+def pruner(
+    database: Database, *, most: int = 100, most_inputs: int = 5_000, events_are_sent: bool = True
+) -> Pruner:
+    return Pruner(
+        database,
+        keep=KEEP,
+        most=most,
+        most_inputs=most_inputs,
+        events_are_sent=events_are_sent,
+    )
 
 
 async def finished(platform: Platform, many: int, *, days_ago: int) -> UUID:
@@ -80,6 +88,25 @@ async def test_a_job_with_an_entry_or_a_young_letter_or_no_end_stays(
     assert {row.id for row in await platform.rows("SELECT id FROM job")} == {
         running, lettered, evented,
     }  # fmt: skip
+
+
+async def test_events_that_nobody_sends_go_with_their_job(
+    platform: Platform, database: Database
+) -> None:
+    job_id = await finished(platform, 2, days_ago=31)
+    await platform.rows(
+        "INSERT INTO outbox (type, job_id, owner_id, kind, payload, correlation_id)"
+        " SELECT 'event', id, owner_id, kind, '{}', 'c' FROM job, generate_series(1, 25)"
+        " WHERE id = :id RETURNING id",
+        id=job_id,
+    )
+    assert await pruner(database).once() == 0, "they may be sent yet"
+    rounds = 0
+    while await pruner(database, most_inputs=10, events_are_sent=False).once():
+        rounds += 1
+        await platform.check_consistency()
+    assert rounds >= 3, "a batch at a time"
+    assert not await platform.rows("SELECT id FROM outbox UNION ALL SELECT 1 FROM job")
 
 
 async def test_pruning_from_several_instances_does_not_deadlock_and_prunes_all(

@@ -31,6 +31,9 @@ def region(monkeypatch: pytest.MonkeyPatch) -> None:
             {"HAULAGE_DATABASE_DIRECT_URL": "mysql://127.0.0.1/haulage"},
             "dispatcher and consumer: HAULAGE_DATABASE_DIRECT_URL is not a URL",
         ),
+        ({"HAULAGE_BUCKET": ""}, "consumer: kind 'export': .*set HAULAGE_BUCKET"),
+        ({"HAULAGE_BUCKET": "s3://haulage"}, "HAULAGE_BUCKET: .*the name of a bucket"),
+        ({"HAULAGE_QUEUE_URL": "https://h/1/work.fifo"}, "HAULAGE_QUEUE_URL: .*standard queue"),
         ({"HAULAGE_EXPORT_SQL": "SELECT 1"}, "consumer: kind 'export': .*HAULAGE_EXPORT_SQL must"),
         (
             {"HAULAGE_EXPORT_DATABASE_URL": "mysql://127.0.0.1/x"},

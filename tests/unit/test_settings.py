@@ -41,6 +41,28 @@ def test_a_loop_that_rests_longer_than_a_stuck_one_may_is_refused(name: str) -> 
     assert getattr(with_(**{name: "120", "liveness_timeout_seconds": "150"}), name) == 120
 
 
+@pytest.mark.parametrize("name", sorted(Settings.model_fields.keys() - {"database_url"}))
+def test_an_empty_variable_is_one_that_is_not_set(name: str) -> None:
+    """An empty address was one to listen on for all, an empty URL a queue that nobody sent to."""
+    own = {"consumer_mode": "CONSUMER_MODE"}.get(name, PREFIX + name.upper())
+    environment = {"DATABASE_URL": "postgresql://h/n", own: ""}
+    assert Settings.from_environment(environment) == with_()
+
+
+def test_an_empty_url_of_the_database_is_one_that_is_missing() -> None:
+    with pytest.raises(Misconfigured, match="DATABASE_URL: Field required"):
+        Settings.from_environment({"DATABASE_URL": ""})
+
+
+@pytest.mark.parametrize(
+    "name", ["s3://haulage", "my bucket", "No_Such/Bucket", "a", "a..b", "haulage/", "-b-", " "]
+)
+def test_what_names_no_bucket_is_refused(name: str) -> None:
+    """Each export would be refused for it, and give up at its first attempt."""
+    with pytest.raises(Misconfigured, match="HAULAGE_BUCKET: .*the name of a bucket"):
+        with_(bucket=name)
+
+
 @pytest.mark.parametrize("name", ["queue_url", "events_queue_url", "dead_letter_queue_url"])
 def test_a_fifo_queue_is_refused(name: str) -> None:
     """SQS would refuse every message: order is kept in Postgres, and groups are for fairness."""

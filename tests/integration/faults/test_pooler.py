@@ -12,6 +12,7 @@ import pytest
 from sqlalchemy import make_url, text
 from sqlalchemy.ext.asyncio import AsyncConnection
 
+from consumer.processors.export_source import ExportSource
 from infra.database import Database, copy_text
 from infra.migrate import LOCK_TIMEOUT_SECONDS
 from infra.wakeup import Listener
@@ -21,6 +22,7 @@ from tests.deliveries import open_delivery
 from tests.platform import Platform, Recorder, settings_for
 from tests.stubs.transaction_pooler import TransactionPooler
 
+_EXPORT_SQL = "SELECT CAST(:index_key AS text), CAST(:effective_date AS date), :asof_indicator"
 CHECKOUT = Path(__file__).resolve().parent.parent.parent.parent
 
 
@@ -108,6 +110,18 @@ async def test_sessions_behind_the_pooler_do_not_collect_prepared_statements(
     for _ in range(3):
         (row,) = await pooled.fetch(text("SELECT count(*) AS n FROM pg_prepared_statements"))
         assert row.n <= 1
+
+
+async def test_the_source_of_exports_has_a_pooler_of_its_own_or_none(
+    pooled_url: str, database_url: str
+) -> None:
+    directly = settings_for(database_url, export_database_pooler="transaction")
+    through = settings_for(pooled_url, database_pooler="transaction", export_database_pooler="none")
+    for settings, url in (directly, pooled_url), (through, database_url):
+        own = settings.model_copy(update={"export_database_url": url, "export_sql": _EXPORT_SQL})
+        source = ExportSource.from_settings(own)
+        await source.check()
+        await source.close()
 
 
 async def ran_migrate(**environment: str) -> tuple[int, str]:
