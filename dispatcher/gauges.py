@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Self
 from infra.backlog import Backlog, Work, measure
 from infra.telemetry import names
 from schema.errors import Unavailable
+from schema.lifecycle import EntryType
 from schema.statements.gauges import count_letters, hold_duty, release_duty
 
 if TYPE_CHECKING:
@@ -104,7 +105,7 @@ class Gauges:
             (names.OLDEST_RUNNABLE, seconds, "Age of the oldest entry that is due and waits",
              lambda it: [(it.backlog.runnable_seconds, {})]),
             (names.OUTBOX_LAG, seconds, "Age of the oldest entry that is due and was not sent",
-             lambda it: [(it.backlog.unsent_seconds, {})]),
+             lambda it: _lags(it.backlog)),
             (names.BACKLOG_ENTRIES, entries, "Entries that are due and wait",
              lambda it: self._by_kind(it.backlog, "ready_entries")),
             (names.BACKLOG_INPUTS, inputs, "Inputs that are due and wait",
@@ -143,3 +144,11 @@ class Gauges:
             (getattr(backlog.kinds.get(kind, _NOTHING), field), {names.METRIC_KIND: kind})
             for kind in self._kinds
         ]
+
+
+def _lags(backlog: Backlog) -> Sequence[Value]:
+    """Give the lag of each queue: one that is silent must not hide behind the other."""
+    return [
+        (backlog.unsent_seconds, {names.METRIC_QUEUE: EntryType.INPUTS.value}),
+        (backlog.unsent_event_seconds, {names.METRIC_QUEUE: EntryType.EVENT.value}),
+    ]

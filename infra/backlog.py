@@ -59,6 +59,7 @@ class Backlog:
     busy_consumers: int
     runnable_seconds: float
     unsent_seconds: float
+    unsent_event_seconds: float
 
     def seconds_per_consumer(self, concurrency: int) -> float | None:
         """Say how long the consumers that are busy now would take; none busy counts as one."""
@@ -78,6 +79,7 @@ async def measure(database: Database, *, most: int = MOST_ENTRIES) -> Backlog:
         total.busy_consumers,
         total.runnable_seconds,
         total.unsent_seconds,
+        total.unsent_event_seconds,
     )
 
 

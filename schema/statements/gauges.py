@@ -99,8 +99,7 @@ WITH RECURSIVE kind AS (
     SELECT bool_or(is_capped) AS is_capped,
            (SELECT count(DISTINCT locked_by) FROM claimed WHERE is_live) AS busy_consumers,
            least(min(since), (SELECT since FROM first)) AS since,
-           least(min(unsent_since), (SELECT unsent_since FROM first),
-                 (SELECT since FROM event)) AS unsent_since
+           least(min(unsent_since), (SELECT unsent_since FROM first)) AS unsent_since
     FROM work
 )
 SELECT w.kind, coalesce(sum(w.entries), 0)::bigint AS ready_entries,
@@ -114,7 +113,9 @@ SELECT w.kind, coalesce(sum(w.entries), 0)::bigint AS ready_entries,
        greatest(0, extract(epoch FROM now() - (SELECT since FROM total)))::double precision
            AS runnable_seconds,
        greatest(0, extract(epoch FROM now() - (SELECT unsent_since FROM total)))::double precision
-           AS unsent_seconds
+           AS unsent_seconds,
+       greatest(0, extract(epoch FROM now() - (SELECT since FROM event)))::double precision
+           AS unsent_event_seconds
 FROM work w LEFT JOIN kind_pace p ON p.kind = w.kind
 GROUP BY GROUPING SETS ((w.kind), ())
 """
@@ -160,11 +161,12 @@ def measure_backlog(*, most: int) -> TextClause:
     """Measure what is ready and what runs, by kind and, where kind is null, in all.
 
     (kind, ready_entries, ready_inputs, running_inputs, work_seconds), and, the same on each row,
-    of the whole (is_capped, busy_consumers, runnable_seconds, unsent_seconds). is_capped: some kind
-    has ``most`` entries or more in one state, and no more of these were counted. work_seconds: how
-    long the ready inputs run one after the other; null where no pace is known of some of them.
-    runnable_seconds: how long the oldest of them is due; unsent_seconds: how long the oldest that
-    was not sent is, events of all kinds included; 0: none is.
+    of the whole (is_capped, busy_consumers, runnable_seconds, unsent_seconds,
+    unsent_event_seconds). is_capped: some kind has ``most`` entries or more in one state, and no
+    more of these were counted. work_seconds: how long the ready inputs run one after the other;
+    null where no pace is known of some of them. runnable_seconds: how long the oldest of them is
+    due; unsent_seconds: how long the oldest that was not sent is; unsent_event_seconds: how long
+    the oldest event is; 0: none is.
     """
     return _BACKLOG.bindparams(most=most)
 

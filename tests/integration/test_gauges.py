@@ -1,6 +1,7 @@
 """The platform as a whole is measured by one dispatcher at a time, and shown to autoscalers."""
 
 import json
+import math
 import time
 from typing import Any
 
@@ -46,6 +47,17 @@ class Dispatcher:
         """Measure once; give what is shown then."""
         await self.gauges.once()
         return self.shown()
+
+    def points(self, name: str) -> dict[str, float]:
+        """Give the values of a gauge by their queue."""
+        data = self._reader.get_metrics_data()
+        assert data is not None
+        return {
+            str((point.attributes or {})["queue"]): getattr(point, "value", math.nan)
+            for metric in data.resource_metrics[0].scope_metrics[0].metrics
+            if metric.name == f"haulage.{name}"
+            for point in metric.data.data_points
+        }
 
     def shown(self) -> dict[str, Any]:
         """Give the value of each gauge, the kind's where it has one."""
@@ -112,6 +124,21 @@ async def test_what_was_sent_still_waits_though_it_left_the_outbox(
     seen = await Dispatcher(database, "one").seen()
     assert 50 <= seen["oldest_runnable.age"] < 150
     assert (seen["outbox.lag"], seen["backlog.inputs"]) == (0.0, 1)
+
+
+async def test_each_queue_has_a_lag_of_its_own(database: Database, platform: Platform) -> None:
+    """Inputs go on while events wait: one number for both would hide which it is."""
+    await platform.submit(1)
+    await platform.rows(
+        "INSERT INTO outbox (type, job_id, owner_id, kind, payload, correlation_id, available_at)"
+        " SELECT 'event', id, owner_id, kind, '{}', 'c', now() - interval '300 seconds' FROM job"
+        " RETURNING id"
+    )
+    dispatcher = Dispatcher(database, "one")
+    await dispatcher.seen()
+    lags = dispatcher.points("outbox.lag")
+    assert 0 <= lags["inputs"] < 100
+    assert 300 <= lags["event"] < 400
 
 
 async def test_one_dispatcher_at_a_time_shows_it(database: Database, platform: Platform) -> None:
