@@ -16,7 +16,7 @@ from localstack.settings import Mode
 
 READY_SECONDS = 60.0
 # Longer than the processes give themselves to drain.
-STOP_SECONDS = 40.0
+STOP_SECONDS = 50.0
 STOPPING = (
     "Stopping: consumers finish their open long poll and the inputs they have begun,"
     f" {STOP_SECONDS:g} s at most ..."

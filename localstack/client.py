@@ -36,6 +36,11 @@ class Client:
         """The job as the API shows it."""
         return self._call(f"/jobs/{job_id}", None)
 
+    def first_input(self, job_id: str) -> dict[str, Any]:
+        """The first input of a job, however large the job is."""
+        first: dict[str, Any] = self._call(f"/jobs/{job_id}/inputs?pageSize=1", None)["items"][0]
+        return first
+
     def _call(self, path: str, body: object) -> dict[str, Any]:
         request = urllib.request.Request(self._url + path)  # noqa: S310 the URL is our own
         request.add_header("Authorization", f"Bearer {self._key}")

@@ -67,13 +67,14 @@ class State:
     def _read(self) -> tuple[Identity | None, list[Identity]]:
         try:
             content = json.loads(self._path.read_text())
-        except (FileNotFoundError, ValueError):
+            watcher = content["supervisor"]
+            return (
+                _identity(watcher) if watcher else None,
+                [_identity(fields) for fields in content["processes"]],
+            )
+        except (FileNotFoundError, ValueError, LookupError, TypeError):
+            # Not there, or not as it is written here: nothing is known of any process.
             return None, []
-        watcher = content["supervisor"]
-        return (
-            _identity(watcher) if watcher else None,
-            [_identity(fields) for fields in content["processes"]],
-        )
 
     def _write(self, supervisor: Identity | None, recorded: list[Identity]) -> None:
         self._path.parent.mkdir(parents=True, exist_ok=True)
@@ -88,7 +89,8 @@ class State:
 
 def _identity(fields: dict[str, object]) -> Identity:
     command = fields["command"]
-    assert isinstance(command, list)
+    if not isinstance(command, list):
+        raise TypeError(command)
     return Identity(
         name=str(fields["name"]),
         pid=int(str(fields["pid"])),

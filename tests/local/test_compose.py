@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 import yaml
 
+from localstack.children import STOP_SECONDS
 from localstack.init import resources
 
 FOLDER = Path(__file__).resolve().parent.parent.parent / "localstack"
@@ -28,6 +29,14 @@ def test_every_port_is_published_on_the_loopback_interface_only(
     published = [port for service in services.values() for port in service.get("ports", [])]
     assert len(published) == 3
     assert all(port.startswith("127.0.0.1:") for port in published)
+
+
+def test_who_stops_has_the_time_that_a_drain_takes(services: dict[str, dict[str, Any]]) -> None:
+    """As docs/running.md says it; killed sooner, a consumer leaves its work to the lease."""
+    running = (FOLDER.parent / "docs" / "running.md").read_text()
+    (told,) = re.findall(r"Give it (\d+) s before SIGKILL", running)
+    assert {services[name]["stop_grace_period"] for name in OURS} == {f"{told}s"}
+    assert float(told) == STOP_SECONDS
 
 
 def test_no_command_goes_through_a_shell(services: dict[str, dict[str, Any]]) -> None:

@@ -48,3 +48,8 @@ def test_the_demo_asks_for_every_symbol_and_for_no_input_twice() -> None:
     inputs = demo.sample_inputs()
     assert len(inputs) == 5 * demo.DATES
     assert len({tuple(sorted(one.items(), key=str)) for one in inputs}) == len(inputs)
+
+
+def test_a_job_that_is_too_large_to_list_its_files_is_shown_without_them() -> None:
+    """The API says null then, above HAULAGE_DATA_CONTENT_LIMIT."""
+    assert demo.shortened({"dataContent": None}) == {"dataContent": None}

@@ -86,6 +86,22 @@ def test_processes_are_recorded_once_by_name_and_read_back_the_same(tmp_path: Pa
     assert State(tmp_path).processes() == []
 
 
+@pytest.mark.parametrize(
+    "content",
+    [
+        "", "{}", "[]", "null", '"x"', '{"supervisor": 1, "processes": []}',
+        '{"supervisor": null, "processes": [{"name": "api"}]}',
+        '{"supervisor": null, "processes": [{"name": "api", "command": "python"}]}',
+    ],
+)  # fmt: skip
+def test_a_state_that_is_not_as_it_is_written_says_nothing(tmp_path: Path, content: str) -> None:
+    (tmp_path / "state.json").write_text(content)
+    state = State(tmp_path)
+    assert (state.processes(), state.supervisor()) == ([], None)
+    state.record(IDENTITY)
+    assert state.processes() == [IDENTITY]
+
+
 def test_one_at_a_time_and_waiting_can_be_interrupted(tmp_path: Path) -> None:
     impatient = Interruption()
     impatient.request()
