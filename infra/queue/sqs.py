@@ -6,7 +6,6 @@ import asyncio
 import json
 import math
 import time
-from dataclasses import dataclass, field
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -17,8 +16,9 @@ from infra.patience import lock_seconds
 from infra.queue.limits import BATCH_LIMIT
 from infra.queue.protocol import NOTHING, Claim, Unwanted
 from infra.queue.receipts import Delivery, Receipts
-from infra.queue.received import Received, received
-from infra.retry import is_lock_timeout, jittered, sleep_unless
+from infra.queue.received import Polled, Received, received
+from infra.queue.singly import Singly, claim_singly
+from infra.retry import is_lock_timeout, is_of_a_row, jittered, sleep_unless
 from infra.telemetry import names
 from infra.telemetry.instruments import SILENT
 from schema.errors import HaulageError
@@ -44,27 +44,6 @@ _PACE_CAP_SECONDS = 2.0
 _UNWANTED_SECONDS = 5
 _LEFT_TO_OTHERS_CAP_SECONDS = 320
 _LEFT_TO_OTHERS_DOUBLINGS = 10
-
-
-@dataclass(slots=True)
-class Polled:
-    """What one poll brought: ten messages at most, by what is to be done about them."""
-
-    many: int
-    # By entry: to be claimed, and then those of which nothing could be.
-    deliveries: dict[int, Delivery] = field(default_factory=dict)
-    # Copies of one of these, messages of a kind that is not wanted now, or is unknown here, and
-    # what is none of ours.
-    again: list[Delivery] = field(default_factory=list)
-    unwanted: list[Delivery] = field(default_factory=list)
-    early: list[Delivery] = field(default_factory=list)
-    foreign: list[Received] = field(default_factory=list)
-
-    @property
-    def left(self) -> int:
-        """Give how many messages brought no claim."""
-        beside = len(self.again) + len(self.unwanted) + len(self.early) + len(self.foreign)
-        return len(self.deliveries) + beside
 
 
 class SqsQueue:
@@ -176,7 +155,8 @@ class SqsQueue:
     async def _claim(self, deliveries: dict[int, Delivery], unwanted: Unwanted) -> Sequence[Claim]:
         """Claim what the messages point at, and take these messages out of ``deliveries``.
 
-        Those of shunned jobs stay there: they go back to Postgres, to be sent after a moment.
+        Those of shunned jobs stay there: they go back to Postgres, to be sent after a moment. Those
+        of entries that cannot be claimed are hidden for a while.
         """
         wanted = {
             entry_id: delivery.message.job_id
@@ -185,19 +165,33 @@ class SqsQueue:
         }
         if not wanted:
             return ()
+        asked_at = time.monotonic()
         try:
-            rows = await self._claim_rows(wanted)
+            rows, unclaimable = await self._claim_rows(wanted)
         except HaulageError:
             # What was claimed all the same lapses; the messages come back at once.
             await self._receipts.hide([(delivery, 0) for delivery in deliveries.values()])
             raise
-        claims = [Claim.from_row(row) for row in rows]
+        claims = [Claim.from_row(row, asked_at) for row in rows]
         for claim in claims:
             self._held[_key(claim)] = deliveries.pop(claim.entry_id)
+        await self._leave_to_others(
+            [deliveries.pop(entry_id) for entry_id in unclaimable], _UNWANTED_SECONDS
+        )
         return claims
 
-    async def _claim_rows(self, wanted: Mapping[int, UUID]) -> Sequence[Row[Any]]:
+    async def _claim_rows(self, wanted: Mapping[int, UUID]) -> Singly:
         """Claim entries by their ids; one that somebody holds costs the others a moment."""
+        try:
+            return Singly(await self._claim_together(wanted), ())
+        except Exception as error:
+            if not is_of_a_row(error):
+                raise
+        return await claim_singly(
+            wanted, lambda entry_id: self._claim_together({entry_id: wanted[entry_id]})
+        )
+
+    async def _claim_together(self, wanted: Mapping[int, UUID]) -> Sequence[Row[Any]]:
         claim = partial(
             claim_by_id,
             self._worker,
