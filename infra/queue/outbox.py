@@ -28,6 +28,8 @@ if TYPE_CHECKING:
 
 # No wake-up tells when something is wanted again.
 _UNWANTED_SECONDS = 0.25
+# What was claimed begins before it is looked for more, where there was no more just now.
+_BREATH_SECONDS = 0.005
 # A job of which an entry cannot be claimed needs somebody who looks at it.
 _PASSED_OVER_SECONDS = 60.0
 
@@ -56,7 +58,8 @@ class OutboxQueue:
         self._turn = FIRST_TURN
         # Jobs of which an entry could not be claimed, and until when they are passed over.
         self._passed_over: dict[UUID, float] = {}
-        # False after a claim that brought less than it asked for: look before the next one.
+        # False after a claim that brought less than it asked for: look before the next one, unless
+        # there is a wake-up.
         self._may_be_ready = True
         self._claiming = asyncio.Lock()
 
@@ -71,8 +74,15 @@ class OutboxQueue:
         async with self._claiming:
             if stop.is_set():
                 return ()
-            if self._may_be_ready and (claims := await self._claim_now(most, unwanted)):
-                return claims
+            if not self._may_be_ready:
+                await sleep_unless(stop, self._woken)(_BREATH_SECONDS)
+                self._may_be_ready = self._woken.is_set()
+                if stop.is_set():
+                    return ()
+            if self._may_be_ready:
+                self._woken.clear()
+                if claims := await self._claim_now(most, unwanted):
+                    return claims
             rows = await self._database.fetch(
                 next_ready(kinds=self._wanted(unwanted), shunned=self._shunned(unwanted))
             )

@@ -39,6 +39,7 @@ if TYPE_CHECKING:
 log: structlog.stdlib.BoundLogger = structlog.get_logger(__name__)
 
 _PACE_CAP_SECONDS = 2.0
+_STARTING_SECONDS = 0.01
 # Others may take them; those that nobody wants now must not go round and round. Nor may they come
 # so often that SQS gives them up: at a thousand receives that takes days, not an hour.
 _UNWANTED_SECONDS = 5
@@ -105,7 +106,11 @@ class SqsQueue:
             self._has_failed = False
         try:
             while self._unseen:
-                await self._see_to(self._unseen.pop(), unwanted)
+                polled = self._unseen.pop()
+                if stop.is_set():
+                    await self._see_to(polled, unwanted)
+                elif claims := await self._take(polled, unwanted):
+                    return claims
             if stop.is_set():  # it may have been set meanwhile
                 return ()
             return await self._poll(most, stop, unwanted)
@@ -120,6 +125,14 @@ class SqsQueue:
             self._empty_at_once = 0
         else:
             await self._pace(time.monotonic() - began, stop)
+        return await self._take(polled, unwanted)
+
+    async def _take(self, polled: Polled, unwanted: Unwanted) -> Sequence[Claim]:
+        """Claim what a poll brought, and hand it over at once; see to what cannot be claimed.
+
+        What is left beside claims is asked for once more before the next poll.
+        """
+        # A poll that brings nothing is no event, and waiting for one is no work.
         claims = await self._claim_from(polled, unwanted) if polled.deliveries else ()
         if claims:
             self._unseen += [polled] if polled.left else []
@@ -128,27 +141,17 @@ class SqsQueue:
         return claims
 
     async def _claim_from(self, polled: Polled, unwanted: Unwanted) -> Sequence[Claim]:
-        # A poll that brings nothing is no event, and waiting for one is no work.
         deliveries = polled.deliveries
         with self._instruments.tracing.together(
             names.RECEIVE,
             (delivery.message.trace for delivery in deliveries.values()),
             attributes={names.MESSAGING_BATCH_COUNT: len(deliveries)},
         ) as span:
-            claims = [*await self._claim(deliveries, unwanted)]
-            if deliveries:
-                try:
-                    # Nobody extends what was claimed until it is handed over.
-                    async with asyncio.timeout(self._lease_seconds / 3 if claims else None):
-                        # Who was starting the same job this moment has done so by now.
-                        claims += await self._claim(deliveries, unwanted)
-                except Exception as error:
-                    if not claims:
-                        raise
-                    # What is claimed must be carried.
-                    self._has_failed = True
-                    _tell_not_judged(error, len(deliveries))
-                    deliveries.clear()  # they come back
+            claims = await self._claim(deliveries, unwanted)
+            if deliveries and not claims:
+                # Who is starting the same job this moment will have done so.
+                await asyncio.sleep(_STARTING_SECONDS)
+                claims = await self._claim(deliveries, unwanted)
             span.set_attribute(names.DUPLICATES, len(deliveries))
         return claims
 
@@ -169,7 +172,7 @@ class SqsQueue:
         try:
             rows, unclaimable = await self._claim_rows(wanted)
         except HaulageError:
-            # What was claimed all the same lapses; the messages come back at once.
+            # The messages come back at once; what was claimed all the same is found again.
             await self._receipts.hide([(delivery, 0) for delivery in deliveries.values()])
             raise
         claims = [Claim.from_row(row, asked_at) for row in rows]
