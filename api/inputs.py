@@ -40,10 +40,15 @@ class Inputs:
     most: int
     input_bytes: int
     by_lines: bool
+    # Whether the kind may still be named, behind the inputs.
+    kind_is_guess: bool = False
     many: int = 0
     # What makes two inputs the same, and the first that has it. Of a body its hash will do: 64
     # bits under this process's own key are the same for two of a million once in 37 million jobs.
     seen: dict[object, int] = field(default_factory=dict)
+    # Whether so much was wrong with them as inputs of the guessed kind that they are not judged.
+    are_unjudged: bool = False
+    most_counted: int = MOST_COUNTED
 
     def read(self) -> Iterator[str]:
         """Read them from the first to the last; give sound ones, several at a time, each a line.
@@ -64,8 +69,11 @@ class Inputs:
             yield "" if self.bad.count else lines
             if not self._goes_on():
                 return
-            if self.bad.count >= MOST_COUNTED:
-                raise self.bad.problem()
+            if self.bad.count >= self.most_counted:
+                if self.are_unjudged or not self.kind_is_guess:
+                    raise self.bad.problem()
+                self.are_unjudged, self.kind = True, None
+                self.most_counted += MOST_COUNTED
 
     def _find_run(self) -> Run | None:
         if self.kind is None:

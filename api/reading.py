@@ -16,7 +16,9 @@ if TYPE_CHECKING:
     from api.submission import Submission
     from schema.kinds import Kind
 
-_BLOCK_CHARACTERS = 64 * 1024
+# The first block is small, so that whoever writes it can begin early; larger ones cost less.
+_FIRST_BLOCK_CHARACTERS = 32 * 1024
+_LARGEST_BLOCK_CHARACTERS = 256 * 1024
 
 
 class KindCameLast(Exception):
@@ -53,6 +55,7 @@ class Reading:
         self._gathered: list[str] = []
         self._problem: Problem | None = None
         self.has_given = False
+        self._enough_characters = _FIRST_BLOCK_CHARACTERS
         # Once all is read, and sound.
         self.submission: Submission | None = None
 
@@ -105,7 +108,7 @@ class Reading:
         pieces, self._gathered = self._gathered, []
         characters = sum(map(len, pieces))
         try:
-            while characters < _BLOCK_CHARACTERS:
+            while characters < self._enough_characters:
                 lines = next(self._pieces, "")
                 if not lines:
                     break
@@ -114,6 +117,7 @@ class Reading:
                 characters += len(lines)
         except Problem as problem:
             self._problem = problem
+        self._enough_characters = min(2 * self._enough_characters, _LARGEST_BLOCK_CHARACTERS)
         return "\n".join(pieces) if self.is_sound else ""
 
     def finish(self) -> Submission:

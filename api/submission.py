@@ -97,6 +97,7 @@ class Document:
     texts: dict[str, str] = field(default_factory=dict)
     documents: dict[str, Any] = field(default_factory=dict)
     many_inputs: int = 0
+    are_unjudged: bool = False
     inputs_read_as: str | None = None
 
     @property
@@ -185,8 +186,9 @@ class Document:
         self.inputs_read_as = self.kind_name
         kind = self.kinds.get(self.kind_name)
         inputs = Inputs(source, kind, self.bad, most, self.limits.input_bytes, by_lines=by_lines)
+        inputs.kind_is_guess = "kind" not in self.names and not by_lines
         yield from inputs.read()
-        self.many_inputs = inputs.many
+        self.many_inputs, self.are_unjudged = inputs.many, inputs.are_unjudged
 
     @property
     def is_sound(self) -> bool:
@@ -196,6 +198,8 @@ class Document:
     def submission(self) -> Submission:
         """Put together what was read; raise ``BadSubmission`` if anything was wrong."""
         bad = self.bad
+        if self.are_unjudged:
+            raise bad.problem()
         bad.line = no_line
         if "inputs" not in self.names:
             bad.add("/inputs", "Field required")

@@ -51,6 +51,18 @@ def test_the_kind_may_stand_before_or_behind_the_inputs(first: bool) -> None:
     assert found.texts == ['{"text":"a"}', '{"text":"b"}']
 
 
+@pytest.mark.parametrize("kind", ["note", "export"])
+def test_however_many_inputs_are_wrong_as_the_default_kind_they_are_judged_as_their_own(
+    kind: str,
+) -> None:
+    limits = Limits(inputs=2_000, input_bytes=1_024, stream_inputs=1)
+    document = {"inputs": [{"text": str(number)} for number in range(1_500)], "kind": kind}
+    if kind == "note":
+        assert len(read(document, limits).texts) == 1_500
+    else:
+        assert "/inputs/0/text" in refused(document, limits)
+
+
 def test_all_bad_fields_are_named_at_once() -> None:
     bad = refused(
         {
@@ -174,9 +186,17 @@ def test_more_faults_than_fit_are_counted() -> None:
 def test_reading_ends_after_a_thousand_faults() -> None:
     heavy: dict[str, Any] = {"text": [[]] * 300}
     with pytest.raises(Problem) as caught:
-        read({"inputs": [heavy] * 900})
+        read({"kind": "export", "inputs": [heavy] * 900})
     assert 1_000 <= caught.value.error_count < 1_010
     assert caught.value.detail.startswith("at least")
+
+
+def test_reading_ends_after_a_thousand_more_where_the_kind_is_yet_to_come() -> None:
+    heavy: dict[str, Any] = {"text": [[]] * 400}
+    limits = Limits(inputs=9_000, input_bytes=1_024, stream_inputs=1)
+    with pytest.raises(Problem) as caught:
+        read({"inputs": [heavy] * 5_000, "kind": "note"}, limits)
+    assert 2_000 <= caught.value.error_count < 2_010
 
 
 def test_the_same_input_twice_is_refused_with_both_ordinals() -> None:
