@@ -75,7 +75,7 @@ _ALONE = sa.text(f"{_HEAD} SELECT key, status FROM head")
 
 _RESERVE = sa.text(
     """
-SELECT array_agg(nextval(pg_get_serial_sequence('outbox', 'id'))) AS entry_ids
+SELECT array_agg(nextval('outbox_id_seq')) AS entry_ids
 FROM generate_series(1, CAST(:many AS integer))
 """
 )
