@@ -14,6 +14,7 @@ from consumer.pace import Paces
 from consumer.regulator import Regulator
 from consumer.releaser import Releaser
 from consumer.settler import Settler
+from consumer.strays import Strays
 from consumer.telling import show_load
 from consumer.work import Workshop
 from infra.patience import lock_seconds
@@ -85,6 +86,14 @@ def assemble(
         instruments=instruments,
     )
     releaser = Releaser(database, lock_seconds=patience, given_up=settler.given_up, wake=wake)
+    strays = Strays(
+        database,
+        leases,
+        worker=worker,
+        lease_seconds=settings.lease_seconds,
+        lock_seconds=patience,
+        wake=wake,
+    )
     acknowledger = Acknowledger(queue, calls_at_once=settings.receipt_calls)
     paces = Paces(database)
     executor = Executor(
@@ -134,6 +143,7 @@ def assemble(
         leases,
         settler,
         releaser,
+        strays,
         acknowledger,
         paces,
         regulator,

@@ -14,15 +14,14 @@ from __future__ import annotations
 import asyncio
 import itertools
 import time
-from collections import deque
 from contextlib import suppress
-from contextvars import Context, copy_context
-from dataclasses import dataclass, field
+from contextvars import copy_context
 from enum import Enum
 from typing import TYPE_CHECKING, Protocol
 
 import structlog
 
+from consumer.lanes import Lane, Share
 from consumer.processors.limits import cancelled, time_limit
 from consumer.telling import run_span
 from infra.telemetry.instruments import SILENT
@@ -58,55 +57,13 @@ class _State(Enum):
     LEFT = "left alone, since it did not end"
 
 
-@dataclass(slots=True, eq=False)
-class _Share:
-    """What one claim has in the executor: inputs that wait for a slot, and runs."""
-
-    lease: Lease
-    runner: Runner
-    told: Told
-    context: Context
-    lane: _Lane
-    # Claims are numbered as they come, which is at this time.
-    number: int
-    came_at: float
-    next: int = 0
-    running: int = 0
-    error: BaseException | None = None
-    ended: asyncio.Event = field(default_factory=asyncio.Event)
-
-    @property
-    def waiting(self) -> int:
-        """Give the number of inputs that have not started."""
-        return len(self.lease.claim.inputs) - self.next
-
-
-@dataclass(slots=True, eq=False)
-class _Lane:
-    """What there is of one kind: claims with inputs that wait, and runs."""
-
-    kind: str
-    limit: int
-    queue: deque[_Share] = field(default_factory=deque)
-    running: int = 0
-    # Inputs that have not started.
-    waiting: int = 0
-    last_start_at: float = 0.0
-
-    def first(self) -> _Share:
-        """Give the claim that came first of those with inputs that wait; there is one."""
-        while not (share := self.queue[0]).waiting:
-            self.queue.popleft()
-        return share
-
-
 class Run:
     """Inputs of a claim that are being processed in one call, in a task of its own."""
 
     __slots__ = ("_executor", "began", "inputs", "share", "state", "task", "timer")
 
     def __init__(
-        self, executor: Executor, share: _Share, inputs: Sequence[ClaimedInput], began: float
+        self, executor: Executor, share: Share, inputs: Sequence[ClaimedInput], began: float
     ) -> None:
         self._executor = executor
         self.share = share
@@ -142,7 +99,7 @@ class Executor:
         self._limit = slots
         # Slots in which something may start: below 0 while more run than may now.
         self._free = slots
-        self._lanes: dict[str, _Lane] = {}
+        self._lanes: dict[str, Lane] = {}
         self._numbers = itertools.count()
         self._intake = intake
         self._stop = stop
@@ -171,10 +128,10 @@ class Executor:
             self._lane(kind).limit = limit
         self.fill()
 
-    def _lane(self, kind: str) -> _Lane:
+    def _lane(self, kind: str) -> Lane:
         lane = self._lanes.get(kind)
         if lane is None:
-            lane = self._lanes[kind] = _Lane(kind, self.slots)
+            lane = self._lanes[kind] = Lane(kind, self.slots)
         return lane
 
     async def run(self, lease: Lease, runner: Runner, told: Told) -> None:
@@ -184,9 +141,7 @@ class Executor:
         took. None starts once the lease is halted or the process told to stop.
         """
         lane = self._lane(lease.claim.kind)
-        share = _Share(
-            lease, runner, told, copy_context(), lane, next(self._numbers), self._clock()
-        )
+        share = Share(lease, runner, told, copy_context(), lane, next(self._numbers), self._clock())
         lane.queue.append(share)
         lane.waiting += share.waiting
         lease.withdraw = lambda: self._remove(share)
@@ -220,15 +175,20 @@ class Executor:
         while self._free > 0 and (share := self._next()) is not None:
             self._start(share)
 
-    def _next(self) -> _Share | None:
+    def _next(self) -> Share | None:
         """Give the claim that came first of those that may have another slot."""
-        first: _Share | None = None
+        first: Share | None = None
         for lane in self._lanes.values():
             if lane.waiting and lane.running < lane.limit:
                 share = lane.first()
                 if first is None or share.number < first.number:
                     first = share
         return first
+
+    def least_seconds(self, kind: str) -> float:
+        """Say how long an input of a kind takes at least, by those that run now."""
+        lane = self._lanes.get(kind)
+        return 0.0 if lane is None else lane.least_seconds(self._clock())
 
     def give_back(self, within_seconds: float, input_seconds: Callable[[str], float]) -> int:
         """Give back the claims that will not begin within so long; give how many there were.
@@ -250,7 +210,7 @@ class Executor:
                 many += 1
         return many
 
-    def _start(self, share: _Share) -> None:
+    def _start(self, share: Share) -> None:
         lease, runner = share.lease, share.runner
         inputs = lease.claim.inputs[share.next : share.next + runner.together]
         run = Run(self, share, inputs, self._clock())
@@ -259,7 +219,7 @@ class Executor:
         lane = share.lane
         lane.waiting -= len(inputs)
         lane.running += 1
-        lane.last_start_at = run.began
+        lane.last_start_at, lane.last_start_inputs = run.began, len(inputs)
         self._free -= 1
         if lease.started_at is None:
             lease.started_at = run.began
@@ -363,13 +323,13 @@ class Executor:
         if self._is_over(share):
             share.ended.set()
 
-    def _remove(self, share: _Share) -> None:
+    def _remove(self, share: Share) -> None:
         """Take a claim out of its lane."""
         with suppress(ValueError):  # its last input has started
             share.lane.queue.remove(share)
         self._withdraw(share)
 
-    def _withdraw(self, share: _Share) -> None:
+    def _withdraw(self, share: Share) -> None:
         """Start nothing further of a claim that is in no lane; what runs goes on."""
         waiting = share.waiting
         share.lane.waiting -= waiting
@@ -379,7 +339,7 @@ class Executor:
             share.ended.set()
 
     @staticmethod
-    def _is_over(share: _Share) -> bool:
+    def _is_over(share: Share) -> bool:
         return not share.running and not share.waiting
 
     def _time_limit(self, run: Run) -> Sequence[Outcome]:

@@ -53,6 +53,8 @@ class Lease:
     is_given_back: bool = False
     # Some outcome of it will never be recorded.
     is_given_up: bool = False
+    # Nothing is left of it in Postgres: it was settled, or given back.
+    is_over: bool = False
     # What takes its waiting inputs from the executor, while it has any there.
     withdraw: Callable[[], None] | None = None
     running: set[Run] = field(default_factory=set)
@@ -143,6 +145,8 @@ class Leases:
         self._control = control or asyncio.Event()
         self._clock = clock
         self._held: dict[tuple[int, int], Lease] = {}
+        # Entries that were left to their leases, and for how long that is remembered.
+        self._left: dict[int, float] = {}
         # Whether a lease could not be extended just now, as a commit of ours had its row.
         self._passed_over = False
         # Whether the failure that was told last was one of those that are foreseen.
@@ -151,17 +155,27 @@ class Leases:
     @contextmanager
     def hold(self, claim: Claim) -> Iterator[Lease]:
         """Keep the claim's lease alive inside the block."""
-        lease = Lease(claim, self._clock() + self._lease_seconds)
+        age_seconds = time.monotonic() - claim.asked_at
+        lease = Lease(claim, self._clock() + self._lease_seconds - age_seconds)
         self._held[claim.entry_id, claim.epoch] = lease
+        if age_seconds > self._lease_seconds / 3:
+            self._control.set()  # at the usual time it may be over
         try:
             yield lease
         finally:
             del self._held[claim.entry_id, claim.epoch]
+            if not lease.is_over:
+                # Who repairs it claims it in our name, for another lease at most.
+                self._left[claim.entry_id] = self._clock() + 2 * self._lease_seconds
 
     @property
     def many(self) -> int:
         """Give the number of claims in hand."""
         return len(self._held)
+
+    def knows(self, entry_id: int, epoch: int) -> bool:
+        """Say whether a claim is in hand, or was left to its lease."""
+        return (entry_id, epoch) in self._held or entry_id in self._left
 
     def interrupt_all(self) -> None:
         """Cancel everything that runs under any lease."""
@@ -202,6 +216,7 @@ class Leases:
         the sweeper is about to take the entry, or has.
         """
         asked_at = self._clock()
+        self._left = {entry: until for entry, until in self._left.items() if until > asked_at}
         self._lose([lease for lease in self._held.values() if lease.expires_at <= asked_at])
         leases = [lease for lease in self._held.values() if lease.expires_at > asked_at]
         if not leases:

@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from consumer.regulator import Regulator
     from consumer.releaser import Releaser
     from consumer.settler import Settler
+    from consumer.strays import Strays
     from consumer.work import Workshop
     from infra.queue.protocol import Claim, Queue
 
@@ -46,6 +47,7 @@ class Consumer:
         leases: Leases,
         settler: Settler,
         releaser: Releaser,
+        strays: Strays,
         acknowledger: Acknowledger,
         paces: Paces,
         regulator: Regulator,
@@ -64,6 +66,7 @@ class Consumer:
         self._leases = leases
         self._settler = settler
         self._releaser = releaser
+        self._strays = strays
         self._acknowledger = acknowledger
         self._paces = paces
         self._regulator = regulator
@@ -92,6 +95,7 @@ class Consumer:
                 side.create_task(self._leases.run(), name="keepalive"),
                 side.create_task(self._settler.run(), name="settler"),
                 side.create_task(self._releaser.run(), name="releaser"),
+                side.create_task(self._strays.run(), name="strays"),
                 side.create_task(self._paces.run(), name="paces"),
                 side.create_task(self._regulator.run(), name="regulator"),
             ]
@@ -120,10 +124,14 @@ class Consumer:
             for task in background:
                 task.cancel()
             self._acknowledger.close()
-            writing = side.create_task(self._paces.write_once(), name="last paces")
-            await asyncio.wait([deleting, writing], timeout=_LAST_SECONDS)
-            deleting.cancel()
-            writing.cancel()
+            last = [
+                deleting,
+                side.create_task(self._paces.write_once(), name="last paces"),
+                side.create_task(self._strays.last(), name="last strays"),
+            ]
+            await asyncio.wait(last, timeout=_LAST_SECONDS)
+            for task in last:
+                task.cancel()
 
     def _cut_short(self) -> None:
         """End the drain: what runs is interrupted, what waits for a commit is tried once more."""
@@ -159,6 +167,7 @@ class Consumer:
                 claims = await self._queue.claim(room.entries, stop, self._unwanted)
             except Exception as error:  # noqa: BLE001 - one bad row must not end all consumers
                 self._intake.took(room, [])
+                self._strays.suspect()
                 failures += 1
                 delay = jittered(
                     failures, base_seconds=_BACKOFF_BASE_SECONDS, cap_seconds=_BACKOFF_CAP_SECONDS

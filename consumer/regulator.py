@@ -102,14 +102,18 @@ class Regulator:
                 self._tell(kind, limit)
         self._apply()
         many = self._executor.give_back(
-            self._prefetch_seconds * _SLICES_TO_GIVE_BACK, self._paces.input_seconds
+            self._prefetch_seconds * _SLICES_TO_GIVE_BACK, self._input_seconds
         )
         if many:
             log.info("entries.given_back", entries=many, in_hand=self._intake.in_hand)
 
     def _apply(self) -> None:
         self._executor.limit(self._all.value, {k: limit.value for k, limit in self._kinds.items()})
-        self._intake.adapt(self._executor.capacity, self.limits, self._paces.input_seconds)
+        self._intake.adapt(self._executor.capacity, self.limits, self._input_seconds)
+
+    def _input_seconds(self, kind: str) -> float:
+        """Say how long an input takes: as long as they took, or as those that run already have."""
+        return max(self._paces.input_seconds(kind), self._executor.least_seconds(kind))
 
     def _tell(self, kind: str | None, limit: Limit) -> None:
         """Tell that half of the slots are gone, and that all are back; not each step in between."""

@@ -12,13 +12,11 @@ from bisect import bisect_left, bisect_right
 from typing import TYPE_CHECKING, Any
 
 import structlog
-from asyncpg import DataError
-from sqlalchemy.exc import DBAPIError
 
 from consumer.aside import Aside
 from consumer.telling import tell_failure
 from infra.patience import shortened
-from infra.retry import is_lock_timeout, jittered, sleep_unless, sqlstate
+from infra.retry import is_lock_timeout, is_of_a_row, jittered, sleep_unless
 from infra.settle import Settled, Settlement, settle
 from infra.telemetry import names
 from infra.telemetry.instruments import SILENT
@@ -46,8 +44,6 @@ _QUIET_TURNS = 3
 _GATHERING_SECONDS = 0.05
 _AWAY_BASE_SECONDS = 0.1
 _AWAY_CAP_SECONDS = 2.0
-# A value, a constraint, a limit, what a trigger raises, a row that cannot be read.
-_UNRECORDABLE = ("22", "23", "54", "P0", "XX")
 _PATIENCE_OF_A_PART = 0.25
 
 
@@ -174,7 +170,7 @@ class Settler:
             try:
                 await self._record(batch, lock_seconds)
             except Exception as error:
-                if is_lock_timeout(error) or _is_unrecordable(error):
+                if is_lock_timeout(error) or is_of_a_row(error):
                     return error
                 if not isinstance(error, Unavailable):
                     log.exception("settle.failed", inputs=len(batch))
@@ -280,15 +276,6 @@ def _leaves_work(line: Settled) -> bool:
     verdict = line.verdict
     return line.accepted and (
         verdict.delay_seconds is not None or verdict.status is InputStatus.DLQ
-    )
-
-
-def _is_unrecordable(error: Exception) -> bool:
-    """Say whether what was to be written is at fault: of a type, a form or a size not to be had."""
-    state = sqlstate(error) or ""
-    return isinstance(error, TypeError | ValueError | OverflowError) or (
-        isinstance(error, DBAPIError)
-        and (state.startswith(_UNRECORDABLE) or isinstance(error.orig, DataError | TypeError))
     )
 
 

@@ -74,7 +74,8 @@ class Workshop:
                 await self._executor.run(lease, self._runners[claim.kind], self._ended)
                 await lease.settled()
                 ended = await self._end(lease)
-            if ended in ("settled", "released"):
+                lease.is_over = ended in ("settled", "released")
+            if lease.is_over:
                 self._acknowledger.add(claim)
             else:
                 self._acknowledger.drop(claim)

@@ -1,7 +1,8 @@
 """`python -m infra.check [PROCESS ...]`: what processes would refuse, without a neighbour.
 
 It checks for those that are named, or all three: `api`, `dispatcher`, `consumer`. It exits with 0,
-or with 78 as they would, and says on standard error what is wrong and who would not start.
+or with 78 as they would, and says on standard error what is wrong and who would not start. With 2
+it exits if there is no such process.
 """
 
 from __future__ import annotations
@@ -94,10 +95,14 @@ def _check_processors(settings: Settings) -> None:
         factory = load(kind.processor, setting=f"kind {kind.name!r}")
         check = getattr(factory, "check_settings", None)
         if check is not None:
+            about = f"kind {kind.name!r}: {kind.processor}"
             try:
                 check(settings)
             except Misconfigured as error:
-                raise Misconfigured(f"kind {kind.name!r}: {kind.processor}: {error}") from error
+                raise Misconfigured(f"{about}: {error}") from error
+            except Exception as error:  # whatever a user's code raises
+                told = f"{type(error).__name__}: {error}"
+                raise Misconfigured(f"{about}: check_settings: {told}") from error
 
 
 if __name__ == "__main__":

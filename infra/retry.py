@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import asyncpg
 import structlog
+from sqlalchemy.exc import DBAPIError
 from tenacity import (
     AsyncRetrying,
     RetryCallState,
@@ -25,6 +26,8 @@ Result = TypeVar("Result")
 
 _SERIALIZATION_FAILURES = frozenset({"40001", "40P01"})
 _RUNS = 8
+# A value, a constraint, a limit, what a trigger raises, a row that cannot be read.
+_OF_A_ROW = ("22", "23", "54", "P0", "XX")
 
 
 def sqlstate(error: BaseException) -> str | None:
@@ -40,6 +43,15 @@ def is_lock_timeout(error: BaseException) -> bool:
     """Say whether the database is there, and only a row is in other hands."""
     cause = error.__cause__
     return isinstance(error, Unavailable) and cause is not None and sqlstate(cause) == "55P03"
+
+
+def is_of_a_row(error: BaseException) -> bool:
+    """Say whether a row is at fault, or what is to be written: others can still be dealt with."""
+    state = sqlstate(error) or ""
+    return isinstance(error, TypeError | ValueError | OverflowError) or (
+        isinstance(error, DBAPIError)
+        and (state.startswith(_OF_A_ROW) or isinstance(error.orig, asyncpg.DataError | TypeError))
+    )
 
 
 def deserves_another_run(error: BaseException) -> bool:

@@ -8,14 +8,19 @@ from typing import TYPE_CHECKING
 
 from infra.pauses import Pauses
 from infra.queue.protocol import NOTHING, Claim, Unwanted
-from infra.retry import sleep_unless
+from infra.queue.singly import claim_singly
+from infra.retry import is_of_a_row, sleep_unless
 from infra.telemetry import names
 from infra.telemetry.instruments import SILENT
-from schema.statements.claim import claim_ready, next_ready
+from schema.statements.claim import claim_by_id, claim_ready, next_ready, ready_in_turn
 from schema.statements.turns import FIRST_TURN
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Collection, Sequence
+    from typing import Any
+    from uuid import UUID
+
+    from sqlalchemy import Row
 
     from infra.database import Database
     from infra.telemetry.instruments import Instruments
@@ -23,6 +28,10 @@ if TYPE_CHECKING:
 
 # No wake-up tells when something is wanted again.
 _UNWANTED_SECONDS = 0.25
+# What was claimed begins before it is looked for more, where there was no more just now.
+_BREATH_SECONDS = 0.005
+# A job of which an entry cannot be claimed needs somebody who looks at it.
+_PASSED_OVER_SECONDS = 60.0
 
 
 class OutboxQueue:
@@ -47,7 +56,10 @@ class OutboxQueue:
         self._lease_seconds = lease_seconds
         self._pauses = Pauses(most_seconds=poll_floor_seconds)
         self._turn = FIRST_TURN
-        # False after a claim that brought less than it asked for: look before the next one.
+        # Jobs of which an entry could not be claimed, and until when they are passed over.
+        self._passed_over: dict[UUID, float] = {}
+        # False after a claim that brought less than it asked for: look before the next one, unless
+        # there is a wake-up.
         self._may_be_ready = True
         self._claiming = asyncio.Lock()
 
@@ -62,10 +74,17 @@ class OutboxQueue:
         async with self._claiming:
             if stop.is_set():
                 return ()
-            if self._may_be_ready and (claims := await self._claim_now(most, unwanted)):
-                return claims
+            if not self._may_be_ready:
+                await sleep_unless(stop, self._woken)(_BREATH_SECONDS)
+                self._may_be_ready = self._woken.is_set()
+                if stop.is_set():
+                    return ()
+            if self._may_be_ready:
+                self._woken.clear()
+                if claims := await self._claim_now(most, unwanted):
+                    return claims
             rows = await self._database.fetch(
-                next_ready(kinds=self._wanted(unwanted), shunned=unwanted.jobs)
+                next_ready(kinds=self._wanted(unwanted), shunned=self._shunned(unwanted))
             )
             dues = [float(row.seconds) for row in rows]
             if self._may_be_ready or all(due_seconds > 0 for due_seconds in dues):
@@ -81,19 +100,57 @@ class OutboxQueue:
         full = unwanted.kinds
         return tuple(kind for kind in self._kinds if kind not in full) if full else self._kinds
 
-    async def _claim_now(self, most: int, unwanted: Unwanted) -> Sequence[Claim]:
+    def _shunned(self, unwanted: Unwanted) -> Collection[UUID]:
+        if not self._passed_over:
+            return unwanted.jobs
+        now = time.monotonic()
+        self._passed_over = {job: until for job, until in self._passed_over.items() if until > now}
+        return {*unwanted.jobs, *self._passed_over}
+
+    async def _claim_rows(self, most: int, unwanted: Unwanted) -> Sequence[Row[Any]]:
         statement = claim_ready(
             self._worker,
             self._lease_seconds,
             kinds=self._wanted(unwanted),
             most=most,
             turn=self._turn,
-            shunned=unwanted.jobs,
+            shunned=self._shunned(unwanted),
         )
-        began = time.monotonic()
-        rows = await self._database.fetch(statement)
+        try:
+            rows = await self._database.fetch(statement)
+        except Exception as error:
+            if not is_of_a_row(error):
+                raise
+            return await self._claim_singly(most, unwanted)
         self._turn = self._turn.after(rows)
-        claims = [Claim.from_row(row) for row in rows]
+        return rows
+
+    async def _claim_singly(self, most: int, unwanted: Unwanted) -> Sequence[Row[Any]]:
+        """Claim the entries whose turn it is but those that are at fault, and pass over these."""
+        ready = await self._database.fetch(
+            ready_in_turn(
+                kinds=self._wanted(unwanted),
+                most=most,
+                turn=self._turn,
+                shunned=self._shunned(unwanted),
+            )
+        )
+        self._turn = self._turn.after(ready)
+        jobs = {row.id: row.job_id for row in ready}
+        claimed = await claim_singly(
+            jobs,
+            lambda entry_id: self._database.fetch(
+                claim_by_id(self._worker, self._lease_seconds, [entry_id], waits=False)
+            ),
+        )
+        until = time.monotonic() + _PASSED_OVER_SECONDS
+        self._passed_over |= {jobs[entry_id]: until for entry_id in claimed.unclaimable}
+        return claimed.rows
+
+    async def _claim_now(self, most: int, unwanted: Unwanted) -> Sequence[Claim]:
+        began = time.monotonic()
+        rows = await self._claim_rows(most, unwanted)
+        claims = [Claim.from_row(row, began) for row in rows]
         if claims:
             # Fewer than asked for: the rest is in other hands, or there is none.
             self._may_be_ready = len(claims) >= most

@@ -7,7 +7,8 @@ hint: losing one costs time (the reaper sends again), repeating one changes noth
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+import time
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 from schema.message import Trace
@@ -52,6 +53,8 @@ class Claim:
     worker: str
     trace: Trace
     inputs: tuple[ClaimedInput, ...]
+    # When it was asked for, by ``time.monotonic``: its lease began no sooner.
+    asked_at: float = field(default_factory=time.monotonic)
     # The traceparent of what had this work done again: an attempt, a repair.
     origin: str | None = None
     # How much of ``waited_ms`` its message was under way; none in outbox mode.
@@ -64,8 +67,11 @@ class Claim:
         return self if trace is self.trace else replace(self, trace=trace)
 
     @classmethod
-    def from_row(cls, row: Row[Any]) -> Claim:
-        """Build a claim from a row of the statements in ``schema.statements.claim``."""
+    def from_row(cls, row: Row[Any], asked_at: float | None = None) -> Claim:
+        """Build a claim from a row of the statements in ``schema.statements.claim``.
+
+        ``asked_at`` says when, by ``time.monotonic``, if that was not just now.
+        """
         return cls(
             entry_id=row.entry_id,
             epoch=row.epoch,
@@ -88,6 +94,7 @@ class Claim:
                     row.generations or (),
                 )
             ),
+            asked_at=time.monotonic() if asked_at is None else asked_at,
             origin=row.origin,
             queued_ms=None if row.queued_ms is None else float(row.queued_ms),
             due_ms=float(row.due_ms),

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from schema.errors import Undecodable
@@ -11,6 +11,8 @@ from schema.message import Message, decode
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
+
+    from infra.queue.receipts import Delivery
 
 _UNSTORABLE = re.compile(r"[\x00\ud800-\udfff]")
 
@@ -29,6 +31,27 @@ class Received:
     receive_count: int
     message: Message | None
     reason: str
+
+
+@dataclass(slots=True)
+class Polled:
+    """What one poll brought: ten messages at most, by what is to be done about them."""
+
+    many: int
+    # By entry: to be claimed, and then those of which nothing could be.
+    deliveries: dict[int, Delivery] = field(default_factory=dict)
+    # Copies of one of these, messages of a kind that is not wanted now, or is unknown here, and
+    # what is none of ours.
+    again: list[Delivery] = field(default_factory=list)
+    unwanted: list[Delivery] = field(default_factory=list)
+    early: list[Delivery] = field(default_factory=list)
+    foreign: list[Received] = field(default_factory=list)
+
+    @property
+    def left(self) -> int:
+        """Give how many messages brought no claim."""
+        beside = len(self.again) + len(self.unwanted) + len(self.early) + len(self.foreign)
+        return len(self.deliveries) + beside
 
 
 def received(raw: Mapping[str, Any]) -> Received:

@@ -6,7 +6,6 @@ import asyncio
 import json
 import math
 import time
-from dataclasses import dataclass, field
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -16,8 +15,9 @@ from infra.clients import speaking_plainly
 from infra.patience import lock_seconds
 from infra.queue.protocol import NOTHING, Claim, Unwanted
 from infra.queue.receipts import BATCH_LIMIT, Delivery, Receipts
-from infra.queue.received import Received, received
-from infra.retry import is_lock_timeout, jittered, sleep_unless
+from infra.queue.received import Polled, Received, received
+from infra.queue.singly import Singly, claim_singly
+from infra.retry import is_lock_timeout, is_of_a_row, jittered, sleep_unless
 from infra.telemetry import names
 from infra.telemetry.instruments import SILENT
 from schema.errors import HaulageError
@@ -38,32 +38,12 @@ if TYPE_CHECKING:
 log: structlog.stdlib.BoundLogger = structlog.get_logger(__name__)
 
 _PACE_CAP_SECONDS = 2.0
+_STARTING_SECONDS = 0.01
 # Others may take them; those that nobody wants now must not go round and round. Nor may they come
 # so often that SQS gives them up: at a thousand receives that takes days, not an hour.
 _UNWANTED_SECONDS = 5
 _LEFT_TO_OTHERS_CAP_SECONDS = 320
 _LEFT_TO_OTHERS_DOUBLINGS = 10
-
-
-@dataclass(slots=True)
-class Polled:
-    """What one poll brought: ten messages at most, by what is to be done about them."""
-
-    many: int
-    # By entry: to be claimed, and then those of which nothing could be.
-    deliveries: dict[int, Delivery] = field(default_factory=dict)
-    # Copies of one of these, messages of a kind that is not wanted now, or is unknown here, and
-    # what is none of ours.
-    again: list[Delivery] = field(default_factory=list)
-    unwanted: list[Delivery] = field(default_factory=list)
-    early: list[Delivery] = field(default_factory=list)
-    foreign: list[Received] = field(default_factory=list)
-
-    @property
-    def left(self) -> int:
-        """Give how many messages brought no claim."""
-        beside = len(self.again) + len(self.unwanted) + len(self.early) + len(self.foreign)
-        return len(self.deliveries) + beside
 
 
 class SqsQueue:
@@ -125,7 +105,11 @@ class SqsQueue:
             self._has_failed = False
         try:
             while self._unseen:
-                await self._see_to(self._unseen.pop(), unwanted)
+                polled = self._unseen.pop()
+                if stop.is_set():
+                    await self._see_to(polled, unwanted)
+                elif claims := await self._take(polled, unwanted):
+                    return claims
             if stop.is_set():  # it may have been set meanwhile
                 return ()
             return await self._poll(most, stop, unwanted)
@@ -140,6 +124,14 @@ class SqsQueue:
             self._empty_at_once = 0
         else:
             await self._pace(time.monotonic() - began, stop)
+        return await self._take(polled, unwanted)
+
+    async def _take(self, polled: Polled, unwanted: Unwanted) -> Sequence[Claim]:
+        """Claim what a poll brought, and hand it over at once; see to what cannot be claimed.
+
+        What is left beside claims is asked for once more before the next poll.
+        """
+        # A poll that brings nothing is no event, and waiting for one is no work.
         claims = await self._claim_from(polled, unwanted) if polled.deliveries else ()
         if claims:
             self._unseen += [polled] if polled.left else []
@@ -148,34 +140,25 @@ class SqsQueue:
         return claims
 
     async def _claim_from(self, polled: Polled, unwanted: Unwanted) -> Sequence[Claim]:
-        # A poll that brings nothing is no event, and waiting for one is no work.
         deliveries = polled.deliveries
         with self._instruments.tracing.together(
             names.RECEIVE,
             (delivery.message.trace for delivery in deliveries.values()),
             attributes={names.MESSAGING_BATCH_COUNT: len(deliveries)},
         ) as span:
-            claims = [*await self._claim(deliveries, unwanted)]
-            if deliveries:
-                try:
-                    # Nobody extends what was claimed until it is handed over.
-                    async with asyncio.timeout(self._lease_seconds / 3 if claims else None):
-                        # Who was starting the same job this moment has done so by now.
-                        claims += await self._claim(deliveries, unwanted)
-                except Exception as error:
-                    if not claims:
-                        raise
-                    # What is claimed must be carried.
-                    self._has_failed = True
-                    _tell_not_judged(error, len(deliveries))
-                    deliveries.clear()  # they come back
+            claims = await self._claim(deliveries, unwanted)
+            if deliveries and not claims:
+                # Who is starting the same job this moment will have done so.
+                await asyncio.sleep(_STARTING_SECONDS)
+                claims = await self._claim(deliveries, unwanted)
             span.set_attribute(names.DUPLICATES, len(deliveries))
         return claims
 
     async def _claim(self, deliveries: dict[int, Delivery], unwanted: Unwanted) -> Sequence[Claim]:
         """Claim what the messages point at, and take these messages out of ``deliveries``.
 
-        Those of shunned jobs stay there: they go back to Postgres, to be sent after a moment.
+        Those of shunned jobs stay there: they go back to Postgres, to be sent after a moment. Those
+        of entries that cannot be claimed are hidden for a while.
         """
         wanted = {
             entry_id: delivery.message.job_id
@@ -184,19 +167,33 @@ class SqsQueue:
         }
         if not wanted:
             return ()
+        asked_at = time.monotonic()
         try:
-            rows = await self._claim_rows(wanted)
+            rows, unclaimable = await self._claim_rows(wanted)
         except HaulageError:
-            # What was claimed all the same lapses; the messages come back at once.
+            # The messages come back at once; what was claimed all the same is found again.
             await self._receipts.hide([(delivery, 0) for delivery in deliveries.values()])
             raise
-        claims = [Claim.from_row(row) for row in rows]
+        claims = [Claim.from_row(row, asked_at) for row in rows]
         for claim in claims:
             self._held[_key(claim)] = deliveries.pop(claim.entry_id)
+        await self._leave_to_others(
+            [deliveries.pop(entry_id) for entry_id in unclaimable], _UNWANTED_SECONDS
+        )
         return claims
 
-    async def _claim_rows(self, wanted: Mapping[int, UUID]) -> Sequence[Row[Any]]:
+    async def _claim_rows(self, wanted: Mapping[int, UUID]) -> Singly:
         """Claim entries by their ids; one that somebody holds costs the others a moment."""
+        try:
+            return Singly(await self._claim_together(wanted), ())
+        except Exception as error:
+            if not is_of_a_row(error):
+                raise
+        return await claim_singly(
+            wanted, lambda entry_id: self._claim_together({entry_id: wanted[entry_id]})
+        )
+
+    async def _claim_together(self, wanted: Mapping[int, UUID]) -> Sequence[Row[Any]]:
         claim = partial(
             claim_by_id,
             self._worker,

@@ -74,6 +74,13 @@ _READY = sa.text(
     + f"JOIN picked p ON p.id = o.id ORDER BY {IN_TURN}"
 )
 
+# What a claim would take this moment, locked by nobody afterwards.
+_IN_TURN = sa.text(
+    f"""{PICKED_TO_CLAIM}
+SELECT o.id, o.job_id, o.kind, o.owner_id, p.place
+FROM outbox o JOIN picked p ON p.id = o.id ORDER BY {IN_TURN}"""
+)
+
 # A message proves that its entry was sent, even if the relay has not yet written it down. Where
 # it is writing that down this moment, or another consumer claims, wait: what is skipped here
 # would look as if there were nothing left to do. Whoever holds an entry for longer is passed over
@@ -189,6 +196,13 @@ RETURNING o.id, o.epoch, o.state
 """
 )
 
+_CLAIMED_BY = sa.text(
+    """
+SELECT id, epoch FROM outbox
+WHERE state = 'CLAIMED' AND locked_until > now() AND locked_by = :worker
+"""
+)
+
 _DROP_EMPTY = sa.text(
     """
 DELETE FROM outbox o
@@ -231,17 +245,31 @@ def claim_ready(
     One row a claim, in turn; ``place`` is the flow's, for the next turn. What has become due is
     ready for the next claim. Of jobs that are ``shunned`` none is taken.
     """
-    values = {
+    values = _to_pick(kinds, most, turn, shunned) | {
         "worker": worker,
         "lease_seconds": lease_seconds,
+        "promoted": PROMOTED_BY_CLAIM,
+    }
+    return Bound(_READY, values, A_MOMENT)
+
+
+def ready_in_turn(
+    *, kinds: Sequence[str], most: int, turn: Turn, shunned: Collection[UUID]
+) -> Bound:
+    """Give what ``claim_ready`` would take: rows of (id, job_id, kind, owner_id, place)."""
+    return Bound(_IN_TURN, _to_pick(kinds, most, turn, shunned), A_MOMENT)
+
+
+def _to_pick(
+    kinds: Sequence[str], most: int, turn: Turn, shunned: Collection[UUID]
+) -> dict[str, object]:
+    return {
         "kinds": list(kinds),
         "most": most,
         "shunned": list(shunned),
-        "promoted": PROMOTED_BY_CLAIM,
         "after_kind": turn.kind,
         "after_owner": turn.owner_id,
     }
-    return Bound(_READY, values, A_MOMENT)
 
 
 def claim_by_id(
@@ -322,6 +350,11 @@ def release_entries(
         "lock_timeout": lock_timeout(lock_seconds),
     }
     return Bound(_RELEASE, values, A_MOMENT)
+
+
+def claimed_by(worker: str) -> Bound:
+    """Give the live claims in a worker's name: rows of (id, epoch)."""
+    return Bound(_CLAIMED_BY, {"worker": worker}, A_MOMENT)
 
 
 def delete_empty_entry(entry_id: int, epoch: int) -> TextClause:

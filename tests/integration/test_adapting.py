@@ -6,13 +6,18 @@ from dataclasses import replace
 from opentelemetry.sdk.metrics import MeterProvider
 from opentelemetry.sdk.metrics.export import InMemoryMetricReader
 
+from consumer.intake import Intake, Room
+from consumer.pace import Paces
+from consumer.regulator import Regulator
 from infra.database import Database
 from infra.queue.protocol import Claim, ClaimedInput
 from infra.telemetry.instruments import Instruments
 from infra.telemetry.metrics import Metrics
 from infra.wakeup import Listener
+from schema.kinds import ConcurrencyBounds
 from schema.outcome import Failed, Outcome, Refused, Succeeded
 from schema.statements.control import cancel_job
+from tests.claims import turns
 from tests.deliveries import Delivery, open_delivery
 from tests.platform import (
     KIND,
@@ -26,6 +31,7 @@ from tests.platform import (
     stretch,
 )
 from tests.steps import control
+from tests.unit.test_executor import Bench
 
 OTHER = "other"
 
@@ -131,6 +137,36 @@ async def test_what_a_consumer_will_not_begin_for_long_is_run_by_others(
             await platform.until(job_id, "COMPLETED")
     assert len(slow.ran) == 1
     assert not await platform.rows("SELECT * FROM attempt")
+
+
+async def test_what_was_given_back_is_not_claimed_again_while_what_runs_is_slow(
+    database: Database,
+) -> None:
+    """It was claimed by the pace of what had ended, and given back by that of what ran, in turn."""
+    bench, paces = Bench(slots=2), Paces(database)
+    intake = Intake(slots=2, prefetch_inputs=100, prefetch_seconds=2.0, kinds=["noop"])
+    regulator = Regulator(
+        intake,
+        bench.executor,
+        paces,
+        bounds={"noop": ConcurrencyBounds()},
+        slots=2,
+        minimum=1,
+        window_seconds=1.0,
+        prefetch_seconds=2.0,
+        clock=lambda: bench.now,
+    )
+    intake.took(Room(0, 0.0), [("noop", 2)])
+    paces.note("noop", elapsed_ms=1.0, inputs=1)
+    _, running = bench.begin(1, 2)
+    await turns()
+    regulator.once()
+    assert intake.target == 100
+    bench.now = 9.0
+    regulator.once()
+    assert intake.target == 2
+    await bench.say(1, 2)
+    await running
 
 
 async def test_a_kind_that_overruns_its_neighbour_has_fewer_slots_and_gets_them_back(

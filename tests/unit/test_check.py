@@ -3,8 +3,10 @@
 import re
 
 import pytest
+from pydantic import BaseModel
 
 from infra.check import complaints, main
+from schema.kinds import Kind
 
 EVERY = ("api", "dispatcher", "consumer")
 COMPLETE = {
@@ -69,3 +71,21 @@ def test_a_client_that_aws_cannot_make_is_wrong_where_one_is_opened(
 def test_what_is_no_process_is_refused() -> None:
     with pytest.raises(SystemExit):
         main(["dispatchers"])
+
+
+class Careless:
+    """The processor of a kind from outside, whose check fails in a way of its own."""
+
+    @staticmethod
+    def check_settings(_settings: object) -> None:
+        raise KeyError("TOKEN")
+
+
+KIND = Kind(name="careless", processor="tests.unit.test_check:Careless", input_model=BaseModel)
+
+
+def test_whatever_the_check_of_a_kind_raises_is_told_with_its_kind() -> None:
+    environment = COMPLETE | {"HAULAGE_KINDS": "tests.unit.test_check:KIND"}
+    (line,) = complaints(environment, EVERY)
+    assert line.startswith("consumer: kind 'careless': tests.unit.test_check:Careless: ")
+    assert line.endswith("check_settings: KeyError: 'TOKEN'")

@@ -24,13 +24,12 @@ class Runner:
         self.is_deaf = False
 
     async def run(self, claim: Claim, inputs: Sequence[ClaimedInput]) -> list[Outcome]:
-        (input_,) = inputs
-        number = int(input_.body)
+        number = int(inputs[0].body)
         self.started.append(number)
         self.said[number] = said = asyncio.get_running_loop().create_future()
         while True:
             try:
-                return [await asyncio.shield(said)]
+                return [await asyncio.shield(said)] * len(inputs)
             except asyncio.CancelledError:
                 if not self.is_deaf:
                     raise
@@ -248,3 +247,20 @@ async def test_an_error_that_no_processor_may_raise_ends_the_claim_at_once() -> 
     with pytest.raises(Broken):
         await running
     assert (bench.runner.started, bench.told) == ([1, 2], [])
+
+
+async def test_an_input_takes_at_least_as_long_as_those_that_run_already_have() -> None:
+    bench = Bench(slots=2)
+    assert bench.executor.least_seconds("noop") == 0.0
+    _, running = bench.begin(1, 2)
+    await turns()
+    bench.now = 9.0
+    assert bench.executor.least_seconds("noop") == 9.0
+    bench.runner.together = 3
+    _, together = bench.begin(3, 4, 5)
+    await bench.say(1)
+    bench.now = 15.0
+    assert bench.executor.least_seconds("noop") == 2.0
+    await bench.say(2, 3)
+    await asyncio.gather(running, together)
+    assert bench.executor.least_seconds("noop") == 0.0

@@ -22,12 +22,12 @@ from tests.stubs.tcp_proxy import TcpProxy
 
 
 @asynccontextmanager
-async def _a_bad_row(platform: Platform, when: str) -> AsyncIterator[None]:
+async def _a_bad_row(platform: Platform, when: str, *, code: str = "22008") -> AsyncIterator[None]:
     """Let Postgres fail at every update of an entry for which ``when`` holds."""
     await platform.rows(
         "CREATE FUNCTION fails() RETURNS trigger LANGUAGE plpgsql AS"
-        " 'BEGIN RAISE EXCEPTION ''cannot subtract infinite timestamps'' USING ERRCODE = ''22008'';"
-        " END'"
+        " 'BEGIN RAISE EXCEPTION ''cannot subtract infinite timestamps''"
+        f" USING ERRCODE = ''{code}''; END'"
     )
     await platform.rows(
         f"CREATE TRIGGER fails BEFORE UPDATE ON outbox FOR EACH ROW WHEN ({when})"
@@ -42,7 +42,7 @@ async def test_a_claim_that_fails_for_no_known_reason_ends_no_consumer(
 ) -> None:
     with log_lines() as lines:
         async with delivery.dispatching(), delivery.consuming(Recorder()):
-            async with _a_bad_row(platform, "NEW.state = 'CLAIMED'"):
+            async with _a_bad_row(platform, "NEW.state = 'CLAIMED'", code="38000"):
                 job_id = await platform.submit(2)
                 delivery.listener.wake()
                 await eventually(lambda: bool(named(lines, "receive.failed")))
@@ -52,6 +52,29 @@ async def test_a_claim_that_fails_for_no_known_reason_ends_no_consumer(
     assert all("infinite timestamps" in str(line["exc_info"]) for line in failed)
     assert len(failed) <= delivery.settings.receivers, "each loop says it once"
     assert not named(lines, "receive.away")
+
+
+async def test_an_entry_that_cannot_be_claimed_holds_up_no_other(
+    delivery: Delivery, platform: Platform
+) -> None:
+    """Its flow was first in turn for ever, and nobody's entry was claimed any more."""
+    other = Platform(platform.database)
+    await other.prepare()
+    bad, same_owner = await platform.submit(3, chunk_size=1), await platform.submit(2)
+    other_owner, recorder = await other.submit(2), Recorder()
+    with log_lines() as lines:
+        async with _a_bad_row(platform, f"NEW.state = 'CLAIMED' AND OLD.job_id = '{bad}'"):
+            async with delivery.dispatching(), delivery.consuming(recorder):
+                for job_id in (same_owner, other_owner, await platform.submit(2)):
+                    await platform.until(job_id, "COMPLETED")
+                await eventually(lambda: bool(named(lines, "entry.unclaimable")))
+        assert not named(lines, "receive.failed")
+    told = named(lines, "entry.unclaimable")
+    assert {line["job_id"] for line in told} == {str(bad)}
+    async with delivery.dispatching(), delivery.consuming(recorder, worker="next"):
+        delivery.listener.wake()
+        assert (await platform.until(bad, "COMPLETED", timeout_seconds=30)).succeeded == 3
+    assert not await platform.rows("SELECT FROM attempt")
 
 
 async def test_a_round_of_the_relay_that_fails_for_no_known_reason_does_not_end_it(
