@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import time
 from dataclasses import dataclass, field
-from functools import partial
 from http import HTTPStatus
 from typing import TYPE_CHECKING, Any
 
@@ -67,7 +66,7 @@ class Sender:
     idempotency_key: str | None
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, eq=False)
 class _NotStored(Exception):
     """The transaction is of no use: something is wrong with the job, or its key was used."""
 
@@ -133,10 +132,12 @@ class Submitter:
                 await asyncio.to_thread(reading.finish)
                 raise _NotStored
         size = await self._chunk_size(reading.kind)
+
+        async def store(connection: AsyncConnection) -> str:
+            return await _copy_whole(connection, reading, sender, size)
+
         try:
-            return await self._database.run(
-                partial(_copy_whole, reading=reading, sender=sender, chunk_size=size)
-            )
+            return await self._database.run(store)
         except _NotStored:
             # Whatever else is wrong is looked for with no transaction open.
             await asyncio.to_thread(reading.finish)
@@ -172,7 +173,7 @@ class Submitter:
 
 
 async def _copy_whole(
-    connection: AsyncConnection, *, reading: Reading, sender: Sender, chunk_size: int
+    connection: AsyncConnection, reading: Reading, sender: Sender, chunk_size: int
 ) -> str:
     """Store a job within a transaction, its inputs while they are read; give its key.
 
