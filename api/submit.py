@@ -101,6 +101,7 @@ class Submitter:
             past = refused.past
         else:
             self._notifier.notify()
+            await asyncio.sleep(0)  # it goes out before the answer is made
             return Accepted(key, sender.trace.correlation_id, replayed=False)
         # A replay may come after its times have passed: it still is the same request.
         earlier = await self._earlier(sender, reading)
