@@ -12,10 +12,11 @@ import structlog
 
 from infra.aws_codes import meaning_of_code
 from infra.clients import speaking_plainly
+from infra.queue.limits import BATCH_LIMIT, HIDDEN_LIMIT_SECONDS
 from schema.errors import HaulageError, Unavailable
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable, Sequence
+    from collections.abc import Awaitable, Callable, Iterator, Sequence
 
     from types_aiobotocore_sqs import SQSClient
     from types_aiobotocore_sqs.type_defs import BatchResultErrorEntryTypeDef
@@ -26,8 +27,6 @@ log: structlog.stdlib.BoundLogger = structlog.get_logger(__name__)
 
 Item = TypeVar("Item")
 
-BATCH_LIMIT = 10
-_HIDDEN_LIMIT_SECONDS = 43_200
 _DELETE_ROUNDS = 3
 
 
@@ -59,7 +58,7 @@ class Receipts:
         self, call: Callable[[Sequence[Item]], Awaitable[None]], items: Sequence[Item]
     ) -> None:
         """Make a call for each ten, several at once: each may take long, and fails by itself."""
-        batches = iter([items[at : at + BATCH_LIMIT] for at in range(0, len(items), BATCH_LIMIT)])
+        batches = _batches(items)
 
         async def one_after_the_other() -> None:
             for batch in batches:
@@ -76,7 +75,7 @@ class Receipts:
         now = time.monotonic()
         entries: list[Any] = []
         for index, (delivery, seconds) in enumerate(wishes):
-            left = _HIDDEN_LIMIT_SECONDS - math.ceil(now - delivery.received_at) - 1
+            left = HIDDEN_LIMIT_SECONDS - math.ceil(now - delivery.received_at) - 1
             entries.append(
                 {
                     "Id": str(index),
@@ -101,14 +100,15 @@ class Receipts:
             log.info("message.not_hidden", code=code, messages=1)
 
     async def delete(self, handles: Sequence[str]) -> None:
-        """Delete up to ten messages, in several tries; what fails is told."""
-        left = list(handles)
-        for round_number in range(1, _DELETE_ROUNDS + 1):
-            if not left:
-                return
-            left = await self._delete_batch(left, last=round_number == _DELETE_ROUNDS)
+        """Delete messages, call after call, in several tries each; what fails is told."""
+        for batch in _batches(handles):
+            left = batch
+            for round_number in range(1, _DELETE_ROUNDS + 1):
+                left = await self._delete_batch(left, last=round_number == _DELETE_ROUNDS)
+                if not left:
+                    break
 
-    async def _delete_batch(self, handles: Sequence[str], *, last: bool) -> list[str]:
+    async def _delete_batch(self, handles: Sequence[str], *, last: bool) -> Sequence[str]:
         """Delete up to ten messages; return the handles worth another try."""
         try:
             with speaking_plainly("sqs"):
@@ -123,7 +123,7 @@ class Receipts:
         except HaulageError as error:
             if last:
                 log.warning("message.not_deleted", messages=len(handles), error=str(error))
-            return list(handles)
+            return handles
         again: list[str] = []
         for handle, why in failed:
             if _is_passing(why) and not last:
@@ -136,3 +136,8 @@ class Receipts:
 def _is_passing(failed: BatchResultErrorEntryTypeDef) -> bool:
     means = meaning_of_code(failed["Code"])
     return issubclass(means, Unavailable) or not failed.get("SenderFault")
+
+
+def _batches(items: Sequence[Item]) -> Iterator[Sequence[Item]]:
+    """Give the items in as few parts as calls are needed for them."""
+    return (items[at : at + BATCH_LIMIT] for at in range(0, len(items), BATCH_LIMIT))

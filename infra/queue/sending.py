@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from infra.aws_codes import meaning_of_code
 from infra.clients import speaking_plainly
+from infra.queue.limits import ATTRIBUTE_LIMIT, BATCH_LIMIT
 from schema.errors import Fault, HaulageError, Refusal, Unavailable, Unusable
 
 if TYPE_CHECKING:
@@ -20,9 +21,6 @@ if TYPE_CHECKING:
         SendMessageBatchRequestEntryTypeDef,
     )
 
-BATCH_LIMIT = 10
-# SQS takes ten attributes a message; this system's own come first, the correlation id foremost.
-_ATTRIBUTE_LIMIT = 10
 # More than so many that are refused alike are not all at fault.
 _MOST_UNCLEAR = 1_000
 
@@ -91,7 +89,7 @@ def pack(
     batch: list[Outgoing] = []
     batch_bytes = 0
     for original in messages:
-        fits = original.size_bytes() <= limit_bytes and len(original.attributes) <= _ATTRIBUTE_LIMIT
+        fits = original.size_bytes() <= limit_bytes and len(original.attributes) <= ATTRIBUTE_LIMIT
         message = original if fits else original.without_trace()
         size_bytes = message.size_bytes()
         if batch and (len(batch) == limit_count or batch_bytes + size_bytes > limit_bytes):
