@@ -135,32 +135,53 @@ class SqsSender:
 
     async def send(self, batch: Sequence[Outgoing]) -> SendReport:
         """Send one batch; raises ``Unavailable`` when nothing can be known of any of it."""
+        began = self._clock()
         report = await self._send_whole(batch)
-        for entry_id in report.sent:
+        unclear = {failure.entry_id for failure in report.unsent if failure.means is Fault}
+        blamed = [
+            message
+            for message in batch
+            if message.entry_id in unclear and self._is_blamed(message.entry_id, report)
+        ]
+        if blamed:
+            report = await self._tried_once_more(blamed, report)
+        sent, unsent = report.sent, report.unsent
+        for entry_id in (*sent, *(failure.entry_id for failure in unsent if failure.fatal)):
             self._unclear_since.pop(entry_id, None)
-        took_others = bool(report.sent)
-        unsent = [self._judged(failure, took_others=took_others) for failure in report.unsent]
-        if took_others:
-            return SendReport(report.sent, unsent)
+        if sent:
+            return SendReport(sent, unsent)
         fault = _fault_of_the_queue(unsent)
         if fault is None:
             return SendReport([], unsent)
-        self._refusal = fault.reason, self._clock()
+        if self._took_at < began:
+            self._refusal = fault.reason, self._clock()
         # Several that are refused alike are not all at fault.
         is_of_one = fault.means is Fault and len(self._unclear_since) == 1
         return SendReport([], unsent, fault.reason, is_of_one=is_of_one)
 
-    def _judged(self, failure: Unsent, *, took_others: bool) -> Unsent:
-        """Say of a message that was refused for an unclear reason whether it is at fault."""
-        if failure.means is not Fault:
-            return failure
-        since = self._unclear_since.setdefault(failure.entry_id, self._clock())
-        if took_others or self._took_at > since:
-            del self._unclear_since[failure.entry_id]
-            return replace(failure, means=Refusal)
+    def _is_blamed(self, entry_id: int, report: SendReport) -> bool:
+        """Say whether the queue took others since it first refused this for unclear reasons."""
+        since = self._unclear_since.setdefault(entry_id, self._clock())
         if len(self._unclear_since) > _MOST_UNCLEAR:
             del self._unclear_since[next(iter(self._unclear_since))]
-        return failure
+        return bool(report.sent) or self._took_at > since
+
+    async def _tried_once_more(self, blamed: Sequence[Outgoing], report: SendReport) -> SendReport:
+        """Send each by itself: the queue may have come back just then, and takes it now."""
+        sent = list(report.sent)
+        unsent = {failure.entry_id: failure for failure in report.unsent}
+        for message in blamed:
+            try:
+                again = await self._send_whole([message.without_trace()])
+            except Unavailable:
+                break  # what is not tried remains unclear
+            sent += again.sent
+            for entry_id in again.sent:
+                del unsent[entry_id]
+            for failure in again.unsent:
+                means = Refusal if failure.means is Fault else failure.means
+                unsent[failure.entry_id] = replace(failure, means=means)
+        return SendReport(sent, list(unsent.values()))
 
     async def _send_whole(self, batch: Sequence[Outgoing]) -> SendReport:
         if len(batch) == 1 and batch[0].size_bytes() > self._limit_bytes:

@@ -154,6 +154,18 @@ async def test_a_queue_that_takes_nothing_is_at_fault_and_not_its_messages(
     assert not named(lines, "relay.parked")
 
 
+async def test_a_queue_that_comes_back_while_a_batch_is_taken_apart_parks_nothing(
+    station: Delivery, stub: SqsStub
+) -> None:
+    """The first halves were refused for its sake, and the last were taken."""
+    refusal = Refuse("InvalidParameterValue", 400)
+    # The call, its first half, and of that the first message, with its trace and without.
+    stub.faults.next("SendMessageBatch", *[refusal] * 4)
+    report = await sender(station).send([outgoing(n, baggage="b") for n in range(4)])
+    assert sorted(report.sent) == [0, 1, 2, 3]
+    assert not report.unsent
+
+
 async def _tried_again(platform: Platform) -> bool:
     return bool(await platform.rows("SELECT 1 FROM outbox WHERE relay_attempts > 1"))
 
