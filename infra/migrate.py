@@ -27,8 +27,8 @@ from sqlalchemy.pool import NullPool
 import schema.migrations
 from infra.database_url import open_engine
 from infra.settings import refuse_unknown_names
-from infra.telemetry.redaction import redact
 from schema.errors import Misconfigured, Unavailable
+from schema.redaction import redact
 
 if TYPE_CHECKING:
     from sqlalchemy import Connection

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, assert_never
 
 from schema.lifecycle import InputStatus
+from schema.redaction import redact
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -115,25 +116,30 @@ def decide(
         case Succeeded():
             return _DONE
         case Skipped(reason):
-            return Verdict(InputStatus.SKIPPED, error_message=clean(reason))
+            return Verdict(InputStatus.SKIPPED, error_message=told(reason))
         case Missing(reason):
-            return Verdict(InputStatus.NOT_FOUND, None, "NotFound", clean(reason))
+            return Verdict(InputStatus.NOT_FOUND, None, "NotFound", told(reason))
         case Refused(error_class, message):
-            return Verdict(InputStatus.DLQ, None, error_class, clean(message))
+            return Verdict(InputStatus.DLQ, None, error_class, told(message))
         case Failed(error_class, message, retry_after_seconds):
             if attempt >= max_attempts:
-                return Verdict(InputStatus.DLQ, None, error_class, clean(message))
+                return Verdict(InputStatus.DLQ, None, error_class, told(message))
             asked = min(retry_after_seconds or 0.0, backoff.cap_seconds)
             delay = max(backoff.delay(attempt, jitter), asked)
-            return Verdict(InputStatus.RETRY_WAIT, delay, error_class, clean(message))
+            return Verdict(InputStatus.RETRY_WAIT, delay, error_class, told(message))
         case Lapsed(worker):
-            message = clean(f"worker {worker} vanished before it settled the input")
+            message = told(f"worker {worker} vanished before it settled the input")
             if attempt >= max_attempts:
                 return Verdict(InputStatus.DLQ, None, "WorkerLost", message)
             delay = backoff.delay(attempt, jitter)
             return Verdict(InputStatus.PENDING, delay, "WorkerLost", message)
         case _:
             assert_never(outcome)
+
+
+def told(message: str) -> str:
+    """Make a message fit to store and to show: without credentials, and as ``clean`` makes it."""
+    return clean(redact(message))
 
 
 def clean(message: str) -> str:

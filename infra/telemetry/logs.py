@@ -18,7 +18,8 @@ import structlog
 import structlog.tracebacks
 
 from infra.sampling import Sample
-from infra.telemetry.redaction import CUT, TEXT_LIMIT, redact, redact_event, render_json
+from infra.telemetry.redaction import redact_event, render_json
+from schema.redaction import CUT, TEXT_LIMIT, redact
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, MutableMapping

@@ -18,6 +18,7 @@ from infra.telemetry import names
 from infra.telemetry.emf import EmfExporter
 from infra.telemetry.exporting import Probes, ToldMetricExporter, ToldSpanExporter
 from infra.telemetry.opening import open_instruments
+from infra.telemetry.otel_settings import OtelSettings
 from infra.telemetry.tracing import Tracing, continued
 from schema.errors import Misconfigured
 from schema.message import Trace
@@ -129,6 +130,12 @@ def test_metrics_that_cannot_be_written_are_told_of_once() -> None:
     "setting",
     [
         "OTEL_EXPORTER_OTLP_ENDPOINT=http://[::1",
+        "OTEL_EXPORTER_OTLP_ENDPOINT=localhost:4318",
+        "OTEL_EXPORTER_OTLP_ENDPOINT=ftp://localhost",
+        "OTEL_EXPORTER_OTLP_ENDPOINT=http://",
+        "OTEL_EXPORTER_OTLP_ENDPOINT=http://localhost:x",
+        "OTEL_EXPORTER_OTLP_METRICS_ENDPOINT=http://localhost/v1/metrics?api_key=S3CRET",
+        "OTEL_EXPORTER_OTLP_TRACES_ENDPOINT=http://u:S3CRET@localhost",
         "OTEL_BSP_MAX_QUEUE_SIZE=0",
         "OTEL_METRIC_EXPORT_INTERVAL=-5",
         "OTEL_SPAN_ATTRIBUTE_COUNT_LIMIT=x",
@@ -148,5 +155,15 @@ def test_what_the_sdk_refuses_is_a_setting_at_fault(
         async with open_instruments(settings, process="test", worker="w", is_exposed=False):
             pass
 
-    with pytest.raises(Misconfigured, match="OTEL_"):
+    with pytest.raises(Misconfigured, match="OTEL_") as raised:
         asyncio.run(serve())
+    assert "S3CRET" not in str(raised.value)
+
+
+@pytest.mark.parametrize("endpoint", ["localhost:4317", "http://localhost:4317", "https://[::1]"])
+def test_over_grpc_an_address_may_lack_its_scheme(endpoint: str) -> None:
+    environment = {
+        "OTEL_EXPORTER_OTLP_ENDPOINT": endpoint,
+        "OTEL_EXPORTER_OTLP_PROTOCOL": "grpc",
+    }
+    assert OtelSettings.from_environment(environment).traces == "grpc"

@@ -13,8 +13,9 @@ import pytest
 import structlog
 
 from consumer.processors.verdicts import outcome_of
-from infra.telemetry.redaction import CUT, TEXT_LIMIT, redact, redact_event, render_json
+from infra.telemetry.redaction import redact_event, render_json
 from schema.outcome import MESSAGE_LIMIT, clean, fingerprint
+from schema.redaction import CUT, TEXT_LIMIT, redact
 
 CHECKOUT = Path(__file__).resolve().parent.parent.parent
 KEY = "hlg_" + "k3Y" * 14 + "k"
@@ -138,7 +139,8 @@ def test_the_cause_of_an_error_inside_nested_task_groups_is_shown_with_its_frame
     [
         (DSN, "postgresql://***@db.example:5432/haulage"),
         ("https://token@host/x", "https://***@host/x"),
-        ("amqp://u:p@ss/w@host", "amqp://***@ss/w@host"),
+        ("amqp://u:p@ss/w@host", "amqp://***@host"),
+        ("https://user:p@ss/w@host/x y", "https://***@host/x y"),
         ("see http://localhost:4566/queue and https://host/a", None),
         ("at http://localhost:4566", None),
         ("Authorization: Bearer abc.def", "Authorization: Bearer ***"),
@@ -154,12 +156,21 @@ def test_the_cause_of_an_error_inside_nested_task_groups_is_shown_with_its_frame
         # As long as the token that a cloud hands out for a password.
         (f"postgresql://app:{'p' * 3_000}@db:5432/x", "postgresql://***@db:5432/x"),
         ("postgres://app:pa55://word@db/x", "postgres://***@db/x"),
-        ("password = 'pa55 word' host=z", "password = *** host=z"),
+        ("password = 'pa55 word' host=z", "password = '***' host=z"),
         ('{"password": "pa55 word"}', '{"password": "***"}'),
-        ('(password="it\'s pa55")', "(password=***)"),
+        ('(password="it\'s pa55")', '(password="***")'),
         (repr({"password": "it's pa55"}), "{'password': \"***\"}"),
         ('{"password": "it\\"s pa55", "a": 1}', '{"password": "***", "a": 1}'),
-        ("password: must be longer", None),
+        ("password: pa55", "password: ***"),
+        ("/v1/metrics?api_key=k1&token=t1&x=2", "/v1/metrics?api_key=***&token=***&x=2"),
+        ("http://host/p?key=k1&sig=s1&code=c1", "http://host/p?key=***&sig=***&code=***"),
+        ("aws_secret_access_key = s1, passwd=p1", "aws_secret_access_key = *** passwd=***"),
+        ("AccountKey=k1 x-api-key: k2", "AccountKey=*** x-api-key: ***"),
+        ("Authorization: Basic dTpw", "Authorization: Basic ***"),
+        ("{'authorization': 'Basic dTpw', 'a': 1}", "{'authorization': '***', 'a': 1}"),
+        (r'{"said": "{\"token\": \"t 1\"}', r'{"said": "{\"token\": \"***"'),
+        ("\u0130 Set-Cookie: s=1; Path=/", "\u0130 Set-Cookie: *** Path=/"),
+        ("max_tokens=100 config=5 key: J1 code=3", None),
         ("http://localhost:4566/path?from=a", None),
     ],
 )
@@ -217,6 +228,11 @@ def test_a_secret_that_the_cut_runs_through_is_not_half_shown() -> None:
         "0x",
         "hlg_",
         "@:/",
+        "a://u:@",
+        "password",
+        "sig=",
+        "api_key: '",
+        "authorization: a ",
     ],
 )
 def test_a_text_of_any_shape_and_size_is_judged_in_no_time(unit: str) -> None:
