@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, assert_never
 
 from schema.lifecycle import InputStatus
+from schema.limits import MOST_BACKOFF_BASE_SECONDS, MOST_BACKOFF_CAP_SECONDS, check_number
 from schema.redaction import redact
 
 if TYPE_CHECKING:
@@ -88,6 +89,15 @@ class Backoff:
 
     base_seconds: float = 4.0
     cap_seconds: float = 900.0
+
+    def __post_init__(self) -> None:
+        check_number("backoff base_seconds", self.base_seconds, most=MOST_BACKOFF_BASE_SECONDS)
+        check_number(
+            "backoff cap_seconds",
+            self.cap_seconds,
+            least=self.base_seconds,
+            most=MOST_BACKOFF_CAP_SECONDS,
+        )
 
     def delay(self, attempt: int, jitter: float) -> float:
         """Give the delay after attempt number ``attempt`` (from 1); ``jitter`` lies in [0, 1)."""
