@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 MESSAGE_LIMIT = 2_000
 # What is longer is cut before a pattern sees it: messages are foreign, and may be megabytes.
 _LOOKED_AT = 8 * 1024
-_UNPRINTABLE = re.compile(r"[\x00-\x08\x0b-\x1f\x7f\ud800-\udfff]")
+_UNPRINTABLE = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\ud800-\udfff]")
 _VARIABLE = re.compile(
     r"0x[0-9a-f]+|[0-9a-f]{8}-[0-9a-f-]{27}|\d+|'[^']*'|\"[^\"]*\"", re.IGNORECASE
 )

@@ -111,6 +111,37 @@ def test_a_status_is_a_number_and_a_terminal_shows_no_fields_without_a_value(for
         assert "route" not in line
 
 
+STEERING = """
+import logging, sys
+import structlog
+from infra.process import run
+
+FORGED = "\\x1b[2Jgone\\x9b2J\\r\\n2026-01-01T00:00:00Z [info     ] process.stopped forged=yes"
+
+async def serve(settings, worker, stop):
+    log = structlog.get_logger("steering")
+    log.info("fields", error=FORGED, short="a\\x9bb", many=[FORGED], **{"na\\x9bme": 1})
+    logging.getLogger("library").warning("said %s", FORGED, stack_info=True)
+    raise RuntimeError(FORGED)
+
+sys.exit(run("steering", serve))
+"""
+
+
+@pytest.mark.parametrize("format_", ["json", "console"])
+def test_no_text_steers_a_terminal_or_forges_a_line(format_: str) -> None:
+    environment = {"DATABASE_URL": DSN, "HAULAGE_LOG_FORMAT": format_, "CONSUMER_MODE": "outbox"}
+    ended = subprocess.run(
+        [sys.executable, "-c", STEERING],
+        env=environment, cwd=CHECKOUT, capture_output=True, timeout=60, check=False,
+    )  # fmt: skip
+    written = ended.stderr.decode()
+    assert ended.returncode == 1
+    assert all(character.isprintable() for character in written.replace("\n", ""))
+    assert written.count("forged=yes") >= 4
+    assert not [line for line in written.splitlines() if line.startswith("2026-01-01")]
+
+
 def test_the_cause_of_an_error_inside_nested_task_groups_is_shown_with_its_frames() -> None:
     async def fail() -> None:
         try:
