@@ -21,7 +21,8 @@ if TYPE_CHECKING:
 
 _KIND = re.compile(r"[a-z][a-z0-9_-]{0,63}")
 _FINGERPRINT = re.compile(r"[0-9a-f]{16}")
-_ERROR_CLASS = re.compile(r"[!-~](?:[ -~]{0,198}[!-~])?")
+# Whatever a processor may have called its error, as it is stored and shown.
+_ERROR_CLASS = re.compile(r"[^\x00-\x08\x0b-\x1f\x7f-\x9f\ud800-\udfff]{1,200}")
 # Names no owner and no job: a filter that names what is not there matches nothing.
 _NOBODY = UUID(int=0)
 

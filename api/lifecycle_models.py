@@ -60,7 +60,7 @@ class LetterRequest(Request):
     fingerprint: str | None = Field(default=None, pattern="^[0-9a-f]{16}$")
     errorClass: str | None = Field(
         default=None,
-        pattern="^[!-~]([ -~]{0,198}[!-~])?$",
+        pattern=r"^[^\x00-\x08\x0b-\x1f\x7f-\x9f]{1,200}$",
         description="The type of the error",
     )
     diedFrom: Time | None = Field(default=None, description="Not before this time")

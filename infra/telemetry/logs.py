@@ -35,7 +35,9 @@ _PARTS = 4  # of a traceparent: version, trace, span, flags
 _MOST_FRAMES = 20
 _MOST_LINES = 120
 # Libraries that log every call, or what our own events say, at INFO; their warnings still pass.
-_QUIET = ("aiobotocore", "aioboto3", "botocore", "asyncio", "uvicorn", "alembic")
+_QUIET = ("aiobotocore", "aioboto3", "botocore", "asyncio", "alembic")
+# What it warns of comes of any client; what there is to say of that, infra.http_limits says.
+_QUIETER = ("uvicorn",)
 
 
 def new_correlation_id() -> str:
@@ -111,6 +113,8 @@ def configure_logging(settings: Settings, *, process: str, worker: str) -> None:
     root.setLevel(settings.log_level.upper())
     for name in _QUIET:
         logging.getLogger(name).setLevel(logging.WARNING)
+    for name in _QUIETER:
+        logging.getLogger(name).setLevel(logging.ERROR)
 
 
 def _with_process(process: str, worker: str) -> Any:  # noqa: ANN401 - structlog's processor type

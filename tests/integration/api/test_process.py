@@ -4,6 +4,7 @@ import json
 import os
 import re
 import signal
+import socket
 import subprocess
 import sys
 import time
@@ -98,6 +99,11 @@ def test_a_second_signal_waits_for_nobody(database_url: str) -> None:
 def test_every_line_of_its_life_is_an_event_of_ours() -> None:
     with served(AWAY, logs=subprocess.PIPE) as (process, client):
         assert client.get("/livez").status_code == 200
+        upgrade = {"Connection": "Upgrade", "Upgrade": "websocket"}
+        assert client.get("/livez", headers=upgrade).status_code == 200
+        with socket.create_connection(("127.0.0.1", client.base_url.port or 0), 10) as garbage:
+            garbage.sendall(b"\x16\x03\x01 no HTTP\r\n\r\n")
+            assert garbage.recv(1_024).startswith(b"HTTP/1.1 400 ")
         process.send_signal(signal.SIGTERM)
         _, written = process.communicate(timeout=15)
     events = [json.loads(line)["event"] for line in written.splitlines()]
