@@ -54,7 +54,7 @@ def build_app(
 ) -> ASGIApp:
     """Put the application together; it opens nothing and starts nothing by itself."""
     keys, fields = Keys(database), FieldsReader()
-    submitter = Submitter(database, notifier, copy_from_inputs=settings.copy_from_inputs)
+    submitter = Submitter(database, notifier)
     jobs = Jobs(
         settings,
         database=database,

@@ -12,8 +12,9 @@ from pydantic import BaseModel, TypeAdapter, ValidationError
 from api.problems import MOST_COUNTED
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     from api.problems import BadFields
-    from api.spool import Spool
     from api.strict_json import Run, Source
     from schema.kinds import Kind
 
@@ -31,62 +32,78 @@ class Limits:
 
 @dataclass(slots=True)
 class Inputs:
-    """Reads the inputs of a job into ``spool``, which is of use only if nothing was ``bad``."""
+    """Reads the inputs of a job."""
 
     source: Source
     kind: Kind | None
     bad: BadFields
-    spool: Spool
     most: int
     input_bytes: int
     by_lines: bool
+    # Whether the kind may still be named, behind the inputs.
+    kind_is_guess: bool = False
     many: int = 0
     # What makes two inputs the same, and the first that has it. Of a body its hash will do: 64
     # bits under this process's own key are the same for two of a million once in 37 million jobs.
     seen: dict[object, int] = field(default_factory=dict)
+    # Whether so much was wrong with them as inputs of the guessed kind that they are not judged.
+    are_unjudged: bool = False
+    most_counted: int = MOST_COUNTED
 
-    def read(self) -> None:
-        """Read them from the first to the last; what is wrong goes to ``bad``."""
-        while self._read_some():
-            if self.bad.count >= MOST_COUNTED:
-                raise self.bad.problem()
+    def read(self) -> Iterator[str]:
+        """Read them from the first to the last; give sound ones, several at a time, each a line.
 
-    def _read_some(self) -> bool:
-        """Read the next input, or several; say whether there are more."""
-        source = self.source
-        run = None
-        if self.kind is not None:
-            run = source.run(limit=self.input_bytes, depth=INPUT_DEPTH, by_lines=self.by_lines)
-        if run is None:
-            self._read_one()
-        elif self._accepts(run, self.kind):
-            source.pass_run(run)
-        else:
-            source.read_singly(run)
-            return True
+        What is wrong goes to ``bad``, and from then on what is given is empty.
+        """
+        while True:
+            run = self._find_run()
+            if run is None:
+                lines = self._read_one()
+            else:
+                accepted = self._accept(run)
+                if accepted is None:
+                    self.source.read_singly(run)
+                    continue
+                self.source.pass_run(run)
+                lines = accepted
+            yield "" if self.bad.count else lines
+            if not self._goes_on():
+                return
+            if self.bad.count >= self.most_counted:
+                if self.are_unjudged or not self.kind_is_guess:
+                    raise self.bad.problem()
+                self.are_unjudged, self.kind = True, None
+                self.most_counted += MOST_COUNTED
+
+    def _find_run(self) -> Run | None:
+        if self.kind is None:
+            return None
+        return self.source.run(limit=self.input_bytes, depth=INPUT_DEPTH, by_lines=self.by_lines)
+
+    def _goes_on(self) -> bool:
         if self.by_lines:
-            return source.end_line(f"/inputs/{self.many - 1}")
-        return source.take(",", "]") == ","
+            return self.source.end_line(f"/inputs/{self.many - 1}")
+        return self.source.take(",", "]") == ","
 
-    def _accepts(self, run: Run, kind: Kind | None) -> bool:
+    def _accept(self, run: Run) -> str | None:
         """Take a whole run, or nothing of it if anything in it is wrong."""
+        kind = self.kind
         if kind is None or self.many + run.many > self.most:
-            return False
+            return None
         try:
             models = _list_of(kind.input_model).validate_json(run.array)
         except ValidationError:
-            return False
-        bodies = [_dumped(model) for model in models]
-        same = _identities(kind, models, bodies)
+            return None
+        lines = _lines_of(kind, models)
+        same = _identities(kind, models, lines.split("\n"))
         if len(set(same)) < len(same) or not self.seen.keys().isdisjoint(same):
-            return False
+            return None
         self.seen.update(zip(same, range(self.many, self.many + run.many), strict=True))
         self.many += run.many
-        if not self.bad.count:
-            self.spool.add(bodies)
-        return True
+        return lines
 
-    def _read_one(self) -> None:
+    def _read_one(self) -> str:
+        """Take one input; what is given is of use only if nothing was wrong."""
         bad, ordinal, before, kind = self.bad, self.many, self.bad.count, self.kind
         pointer = f"/inputs/{ordinal}"
         if ordinal == self.most:
@@ -99,7 +116,7 @@ class Inputs:
         if self.by_lines and "\n" in text:
             bad.add(pointer, "goes on over several lines")
         if kind is None:
-            return
+            return text
         if bad.count != before:
             # What else is wrong with it is worth knowing, too.
             text = json.dumps(document)
@@ -107,23 +124,34 @@ class Inputs:
             model = kind.input_model.model_validate_json(text)
         except ValidationError as error:
             bad.add_validation(error, pointer, document, what=f"an input of kind {kind.name}")
-            return
+            return text
         if bad.count != before:
             # It was mended to be looked at: what it equals now, it does not.
-            return
+            return text
         body = _dumped(model)
         (identity,) = _identities(kind, [model], [body])
         first = self.seen.setdefault(identity, ordinal)
         if first != ordinal:
             bad.add(pointer, f"inputs {first} and {ordinal} are the same")
-        if not bad.count:
-            self.spool.add([body])
+        return body
 
 
 @lru_cache(maxsize=256)
 def _list_of(model: type[BaseModel]) -> TypeAdapter[list[BaseModel]]:
     adapter: Any = TypeAdapter(list[model])  # type: ignore[valid-type]
     return adapter  # type: ignore[no-any-return]
+
+
+def _lines_of(kind: Kind, models: list[BaseModel]) -> str:
+    """Give the canonical text of each on a line of its own, which costs least for all at once."""
+    if set(map(type, models)) == {kind.input_model}:
+        text = _list_of(kind.input_model).serializer.to_json(models, by_alias=True).decode()
+        lines = text[1:-1].replace("},{", "}\n{")
+        # As many lines as braces of either sort: each is an object, and holds no other.
+        many = {len(models), lines.count("\n") + 1, lines.count("{"), lines.count("}")}
+        if len(many) == 1 and lines[0] == "{" and lines[-1] == "}":
+            return lines
+    return "\n".join(map(_dumped, models))
 
 
 def _dumped(model: BaseModel) -> str:
@@ -133,5 +161,5 @@ def _dumped(model: BaseModel) -> str:
 
 def _identities(kind: Kind, models: list[BaseModel], bodies: list[str]) -> list[object]:
     if kind.identity is None:
-        return [hash(body) for body in bodies]
+        return list(map(hash, bodies))
     return [kind.identity_of(model) for model in models]

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import datetime as dt
 import re
-from functools import partial
 from http import HTTPStatus
 from typing import TYPE_CHECKING
 from uuid import UUID
@@ -17,8 +16,9 @@ from api.inputs import Limits
 from api.paths import base, job_key, no_job
 from api.problems import BadField, Problem
 from api.queries import OWNER, Query
-from api.spool import Spool
-from api.submission import BadSubmission, Submission, read_submission
+from api.reading import Reading
+from api.submission import BadSubmission
+from api.submit import Sender
 from api.views import input_document, job_document, summary_document
 from infra.telemetry import names
 from infra.telemetry.logs import CORRELATION_ID
@@ -44,7 +44,7 @@ if TYPE_CHECKING:
     from api.submit import Accepted, Submitter
     from infra.database import Database
     from infra.settings import Settings
-    from infra.telemetry.tracing import Attributes, Tracing
+    from infra.telemetry.tracing import Tracing
     from schema.kinds import Kind
 
 # How many rows a page may look at for a filter that no index serves.
@@ -78,6 +78,7 @@ class Jobs:
         )
         self._data_content_limit = settings.data_content_limit
         self._data_content_bytes = settings.data_content_bytes
+        self._copy_from_inputs = settings.copy_from_inputs
         self._bodies = BodyReader(
             max_body_bytes=settings.max_body_bytes,
             max_stream_bytes=settings.max_stream_bytes,
@@ -89,8 +90,7 @@ class Jobs:
         Query(request.query_params).finish()
         idempotency_key = _idempotency_key(request)
         async with self._bodies.body(request) as body:
-            with Spool() as inputs:
-                accepted = await self._accept(body, inputs, exchange, idempotency_key)
+            accepted = await self._accept(body, exchange, idempotency_key)
         exchange.job, exchange.replayed = accepted.key, accepted.replayed
         headers = {"Location": f"{base(request)}/jobs/{accepted.key}"}
         if accepted.replayed:
@@ -102,33 +102,42 @@ class Jobs:
         )
 
     async def _accept(
-        self, body: Body, inputs: Spool, exchange: Exchange, idempotency_key: str | None
+        self, body: Body, exchange: Exchange, idempotency_key: str | None
     ) -> Accepted:
+        reading = Reading(
+            body.file,
+            self._kinds,
+            self._limits,
+            by_lines=body.has_lines,
+            enough=self._copy_from_inputs,
+            digests=idempotency_key is not None,
+        )
         try:
-            submission = await self._read(body, inputs)
+            if body.size <= SMALL_BYTES:
+                reading.gather()
+            else:
+                await asyncio.to_thread(reading.gather)
+            return await self._store(reading, exchange, idempotency_key)
         except BadSubmission as refused:
             await self._submitter.add_past(refused.times, refused.bad)
             raise refused.bad.problem() from None
-        # From here on only the checked inputs are needed.
-        body.file.close()
-        exchange.inputs = inputs.many
-        about: Attributes = {names.KIND: submission.kind.name, names.INPUTS: inputs.many}
-        with self._tracing.inside(names.SUBMIT, exchange.trace, attributes=about) as span:
-            accepted = await self._submitter.accept(
-                submission,
-                caller=exchange.known_caller,
-                trace=continued(exchange.trace, span),
-                idempotency_key=idempotency_key,
-            )
+
+    async def _store(
+        self, reading: Reading, exchange: Exchange, idempotency_key: str | None
+    ) -> Accepted:
+        with self._tracing.inside(names.SUBMIT, exchange.trace) as span:
+            trace = continued(exchange.trace, span)
+            sender = Sender(exchange.known_caller, trace, idempotency_key)
+            try:
+                accepted = await self._submitter.accept(reading, sender)
+            finally:
+                if reading.submission is not None:
+                    exchange.inputs = reading.submission.many_inputs
+                    span.set_attribute(names.KIND, reading.submission.kind.name)
+                    span.set_attribute(names.INPUTS, exchange.inputs)
             span.set_attribute(names.JOB_KEY, accepted.key)
             span.set_attribute(names.REPLAYED, accepted.replayed)
         return accepted
-
-    async def _read(self, body: Body, inputs: Spool) -> Submission:
-        read = partial(
-            read_submission, body.file, self._kinds, self._limits, inputs, by_lines=body.has_lines
-        )
-        return read() if body.size <= SMALL_BYTES else await asyncio.to_thread(read)
 
     async def show(self, request: Request, exchange: Exchange) -> Response:
         """Show one job."""

@@ -1,8 +1,7 @@
-"""From the bytes of a submission to a job that may be stored: all is checked, all at once."""
+"""From the text of a submission to a job that may be stored: all is checked, all at once."""
 
 from __future__ import annotations
 
-import hashlib
 import json
 from dataclasses import dataclass, field
 from http import HTTPStatus
@@ -18,9 +17,8 @@ from api.strict_json import Source
 
 if TYPE_CHECKING:
     import datetime as dt
-    from collections.abc import Mapping
+    from collections.abc import Iterator, Mapping
 
-    from api.spool import Spool
     from schema.kinds import Kind
 
 _MEMBER_CHARACTERS = 64 * 1024
@@ -55,13 +53,16 @@ class BadSubmission(Problem):
 
 @dataclass(frozen=True, slots=True)
 class Submission:
-    """A job that is fit to store; ``line`` is its line in a body that is read by lines."""
+    """A job that is fit to store, but for its inputs, of which it has so many.
+
+    ``line`` is its line in a body that is read by lines.
+    """
 
     kind: Kind
     fields: JobFields
     options: str
     metadata: str
-    inputs: Spool
+    many_inputs: int
     line: int | None
 
     @property
@@ -69,72 +70,70 @@ class Submission:
         """Give the times that must lie in the future."""
         return Times(self.fields.scheduledFor, self.fields.expiresAt)
 
-    def digest(self) -> bytes:
-        """Name the request by what it asks for, whatever its white space and order of names."""
-        digest = hashlib.sha256()
+    def asked(self) -> bytes:
+        """Give what it asks for beside its inputs, the same for whatever order of names."""
         asked = self.fields.model_dump(mode="json", exclude={"options", "metadata"})
         asked["options"] = json.loads(self.options)
         asked["metadata"] = json.loads(self.metadata)
-        digest.update(json.dumps(asked, sort_keys=True).encode())
-        for block in self.inputs.blocks():
-            digest.update(b"\n" + block[:-1])
-        return digest.digest()
-
-
-def read_submission(
-    body: IO[bytes], kinds: Mapping[str, Kind], limits: Limits, inputs: Spool, *, by_lines: bool
-) -> Submission:
-    """Read a body into a job, its inputs into ``inputs``; raise what names everything wrong.
-
-    With ``by_lines``, the first line is the job without its inputs, and each other line is one.
-    A whole body with something wrong in it is a ``BadSubmission``.
-    """
-    if by_lines:
-        return _read_lines(body, kinds, limits, inputs)
-    taken_for = JobFields.model_fields["kind"].default
-    reading = _Reading(Source(body), kinds, limits, inputs, taken_for)
-    reading.read()
-    if reading.kind_name != reading.inputs_read_as:
-        # The kind stood behind the inputs, and is not the one that was taken for granted.
-        inputs.clear()
-        body.seek(0)
-        reading = _Reading(Source(body), kinds, limits, inputs, reading.kind_name)
-        reading.read()
-    return reading.submission()
-
-
-def _read_lines(
-    body: IO[bytes], kinds: Mapping[str, Kind], limits: Limits, inputs: Spool
-) -> Submission:
-    head = body.readline(_HEAD_BYTES)
-    if len(head) == _HEAD_BYTES:
-        bad = BadFields(line=lambda: 1)
-        bad.add("", f"the first line is longer than {_HEAD_BYTES} bytes")
-        raise bad.problem()
-    default = JobFields.model_fields["kind"].default
-    reading = _Reading(Source(head, first_line=1), kinds, limits, inputs, default)
-    reading.read()
-    reading.read_lines(Source(body, passed=len(head.decode()), first_line=2))
-    return reading.submission()
+        return json.dumps(asked, sort_keys=True).encode()
 
 
 @dataclass(slots=True)
-class _Reading:
-    source: Source
+class Document:
+    """One reading of a body, from where it stands; its inputs are taken for those of a kind.
+
+    With ``by_lines``, the first line is the job without its inputs, and each other line is one.
+    """
+
+    body: IO[bytes]
     kinds: Mapping[str, Kind]
     limits: Limits
-    inputs: Spool
     kind_name: str
+    by_lines: bool
     bad: BadFields = field(default_factory=BadFields)
+    source: Source = field(init=False)
     names: set[str] = field(default_factory=set)
     # The text and the value of each sound member, the inputs aside.
     texts: dict[str, str] = field(default_factory=dict)
     documents: dict[str, Any] = field(default_factory=dict)
     many_inputs: int = 0
+    are_unjudged: bool = False
     inputs_read_as: str | None = None
 
-    def read(self) -> None:
-        """Read the whole body, member by member."""
+    @property
+    def is_misread(self) -> bool:
+        """Say whether the kind, which stood behind the inputs, is not what they were taken for."""
+        return self.inputs_read_as is not None and self.kind_name != self.inputs_read_as
+
+    def read(self) -> Iterator[str]:
+        """Read all of it; give sound inputs on the way, several at a time, each on a line.
+
+        Once an input is wrong, what is given is empty, as often as it was before.
+        """
+        if not self.by_lines:
+            self.source = Source(self.body)
+            return self._read_object()
+        return self._read_lines()
+
+    def _read_lines(self) -> Iterator[str]:
+        head = self.body.readline(_HEAD_BYTES)
+        if len(head) == _HEAD_BYTES:
+            self.bad.line = lambda: 1
+            self.bad.add("", f"the first line is longer than {_HEAD_BYTES} bytes")
+            raise self.bad.problem()
+        self.source = Source(head, first_line=1)
+        for _ in self._read_object():
+            pass
+        if "inputs" in self.names:
+            self.bad.add("/inputs", "stand on lines of their own behind the first")
+            raise self.bad.problem()
+        self.names.add("inputs")
+        source = Source(self.body, passed=len(head.decode()), first_line=2)
+        self.bad.line = source.line
+        if source.peek():
+            yield from self._read_each(source, self.limits.stream_inputs, by_lines=True)
+
+    def _read_object(self) -> Iterator[str]:
         source = self.source
         self.bad.line = source.line
         if source.peek() != "{":
@@ -145,15 +144,13 @@ class _Reading:
         if source.peek() == "}":
             source.take("}")
         else:
-            self._read_member()
+            yield from self._read_member()
             while source.take(",", "}") == ",":
-                self._read_member()
+                yield from self._read_member()
         if source.peek():
             raise source.not_json("nothing may follow the object")
-        if self.inputs_read_as is None:
-            self.inputs_read_as = self.kind_name
 
-    def _read_member(self) -> None:
+    def _read_member(self) -> Iterator[str]:
         source, bad = self.source, self.bad
         if source.peek() != '"':
             raise source.not_json('expected "')
@@ -168,7 +165,7 @@ class _Reading:
             raise bad.problem()
         self.names.add(name)
         if name == "inputs" and source.peek() == "[":
-            self._read_inputs()
+            yield from self._read_inputs()
             return
         depth = _METADATA_DEPTH if name == "metadata" else INPUT_DEPTH
         document, text = source.value(pointer, bad, limit=_MEMBER_CHARACTERS, depth=depth)
@@ -177,42 +174,32 @@ class _Reading:
         if name == "kind" and isinstance(document, str):
             self.kind_name = document
 
-    def read_lines(self, source: Source) -> None:
-        """Read the inputs that follow the job, one a line."""
-        if "inputs" in self.names:
-            self.bad.add("/inputs", "stand on lines of their own behind the first")
-            raise self.bad.problem()
-        self.names.add("inputs")
-        self.bad.line = source.line
-        self._read_each(source, self.limits.stream_inputs, by_lines=True)
-
-    def _read_inputs(self) -> None:
-        self.source.take("[")
-        self.inputs.clear()
-        self._read_each(self.source, self.limits.inputs, by_lines=False)
-        self.inputs_read_as = self.kind_name
-
-    def _read_each(self, source: Source, most: int, *, by_lines: bool) -> None:
-        if source.peek() in {"", "]"} and not by_lines:
+    def _read_inputs(self) -> Iterator[str]:
+        source = self.source
+        source.take("[")
+        if source.peek() in {"", "]"}:
             source.take("]")
-            return
-        if not source.peek():
-            return
-        inputs = Inputs(
-            source,
-            self.kinds.get(self.kind_name),
-            self.bad,
-            self.inputs,
-            most,
-            self.limits.input_bytes,
-            by_lines=by_lines,
-        )
-        inputs.read()
-        self.many_inputs = inputs.many
+        else:
+            yield from self._read_each(source, self.limits.inputs, by_lines=False)
+
+    def _read_each(self, source: Source, most: int, *, by_lines: bool) -> Iterator[str]:
+        self.inputs_read_as = self.kind_name
+        kind = self.kinds.get(self.kind_name)
+        inputs = Inputs(source, kind, self.bad, most, self.limits.input_bytes, by_lines=by_lines)
+        inputs.kind_is_guess = "kind" not in self.names and not by_lines
+        yield from inputs.read()
+        self.many_inputs, self.are_unjudged = inputs.many, inputs.are_unjudged
+
+    @property
+    def is_sound(self) -> bool:
+        """Say whether nothing is wrong with what was read so far."""
+        return not self.bad.count and self._judge(BadFields()) is not None
 
     def submission(self) -> Submission:
         """Put together what was read; raise ``BadSubmission`` if anything was wrong."""
         bad = self.bad
+        if self.are_unjudged:
+            raise bad.problem()
         bad.line = no_line
         if "inputs" not in self.names:
             bad.add("/inputs", "Field required")
@@ -222,39 +209,47 @@ class _Reading:
             bad.add("/inputs", "must hold at least one input")
         # All the rest stands where the job does.
         bad.line = self.source.line
-        fields = self._fields()
+        job = self._judge(bad)
+        if bad.count or job is None:
+            raise BadSubmission(bad, Times(self._time("scheduledFor"), self._time("expiresAt")))
+        return Submission(*job, self.many_inputs, self.source.line())
+
+    def _judge(self, bad: BadFields) -> tuple[Kind, JobFields, str, str] | None:
+        """Check all that was read so far but the inputs; nothing where there is anything wrong."""
+        before = bad.count
+        fields = self._fields(bad)
         kind = self.kinds.get(self.kind_name)
         if kind is None:
             known = ", ".join(sorted(self.kinds))
             bad.add("/kind", f"is not a kind of this server, which has: {known}")
-        options = self._options(kind) if kind is not None else None
+        options = self._options(kind, bad) if kind is not None else None
         metadata = self.texts.get("metadata", "{}")
         if len(metadata.encode("utf-8", "replace")) > _METADATA_BYTES:
             bad.add("/metadata", f"is longer than {_METADATA_BYTES} bytes")
-        if bad.count or fields is None or kind is None or options is None:
-            raise BadSubmission(bad, Times(self._time("scheduledFor"), self._time("expiresAt")))
-        return Submission(kind, fields, options, metadata, self.inputs, self.source.line())
+        if bad.count > before or fields is None or kind is None or options is None:
+            return None
+        return kind, fields, options, metadata
 
-    def _fields(self) -> JobFields | None:
+    def _fields(self, bad: BadFields) -> JobFields | None:
         members = (
             f"{json.dumps(name)}:{text}" for name, text in self.texts.items() if name != "inputs"
         )
-        self._find_conflicts()
+        self._find_conflicts(bad)
         try:
             return JobFields.model_validate_json("{" + ",".join(members) + "}")
         except ValidationError as error:
-            self.bad.add_validation(error, "", self.documents, what="a job")
+            bad.add_validation(error, "", self.documents, what="a job")
             return None
 
-    def _find_conflicts(self) -> None:
+    def _find_conflicts(self, bad: BadFields) -> None:
         """Name members that exclude each other, whatever is wrong with the others."""
         scheduled_for, expires_at = self._time("scheduledFor"), self._time("expiresAt")
         if scheduled_for and expires_at and expires_at <= scheduled_for:
-            self.bad.add("/expiresAt", "must lie after scheduledFor")
+            bad.add("/expiresAt", "must lie after scheduledFor")
         policy = self.documents.get("policy")
         both = ("toleratedFailures", "toleratedFailureShare")
         if isinstance(policy, dict) and all(policy.get(name) is not None for name in both):
-            self.bad.add("/policy/toleratedFailureShare", "excludes toleratedFailures: give one")
+            bad.add("/policy/toleratedFailureShare", "excludes toleratedFailures: give one")
 
     def _time(self, name: str) -> dt.datetime | None:
         """Give the time of a member that is sound, whatever is wrong with the others."""
@@ -266,7 +261,7 @@ class _Reading:
         except PydanticCustomError:
             return None
 
-    def _options(self, kind: Kind) -> str | None:
+    def _options(self, kind: Kind, bad: BadFields) -> str | None:
         document = self.documents.get("options", {})
         if not isinstance(document, dict):
             return None
@@ -274,6 +269,6 @@ class _Reading:
             options = kind.options_model.model_validate_json(self.texts.get("options", "{}"))
         except ValidationError as error:
             what = f"the options of kind {kind.name}"
-            self.bad.add_validation(error, "/options", document, what=what)
+            bad.add_validation(error, "/options", document, what=what)
             return None
         return options.model_dump_json(by_alias=True)

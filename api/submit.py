@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from http import HTTPStatus
 from typing import TYPE_CHECKING, Any
 
 from api.problems import BadField, BadFields, Problem, unavailable
+from api.reading import KindCameLast
 from infra.database import copy_text, rows_of
 from schema.chunking import chunk_size
 from schema.ids import uuid7
@@ -20,26 +21,30 @@ from schema.statements.submit import (
     insert_entries,
     insert_job,
     insert_job_alone,
+    reserve_entries,
 )
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Sequence
     from uuid import UUID
 
+    from sqlalchemy import Row
     from sqlalchemy.ext.asyncio import AsyncConnection
+    from sqlalchemy.sql.elements import TextClause
 
     from api.auth import Caller
-    from api.spool import Spool
+    from api.reading import Reading
     from api.submission import Submission, Times
     from infra.database import Database
     from infra.wakeup import Notifier
+    from schema.kinds import Kind
     from schema.message import Trace
 
 _PACE_SECONDS = 10.0
 # Each statement has its own time limit: none may grow with the job. An entry costs several times
 # what an input does, for its indexes.
 _ENTRIES_PER_INSERT = 20_000
-_ROWS_PER_COPY = 100_000
+_ROWS_PER_COPY = 50_000
 _BYTES_PER_COPY = 64 * 1024 * 1024
 
 
@@ -52,111 +57,99 @@ class Accepted:
     replayed: bool
 
 
+@dataclass(frozen=True, slots=True)
+class Sender:
+    """Who submits a job, as part of which trace, and the key that the request comes with."""
+
+    caller: Caller
+    trace: Trace
+    idempotency_key: str | None
+
+
+@dataclass(slots=True, eq=False)
+class _NotStored(Exception):
+    """The transaction is of no use: something is wrong with the job, or its key was used."""
+
+    past: BadFields = field(default_factory=BadFields)
+
+
 class Submitter:
     """Stores jobs and wakes the dispatcher."""
 
-    def __init__(self, database: Database, notifier: Notifier, *, copy_from_inputs: int) -> None:
+    def __init__(self, database: Database, notifier: Notifier) -> None:
         self._database = database
         self._notifier = notifier
-        self._copy_from_inputs = copy_from_inputs
         self._paces: dict[str, float] = {}
         self._paces_until = 0.0
 
-    async def accept(
-        self, submission: Submission, *, caller: Caller, trace: Trace, idempotency_key: str | None
-    ) -> Accepted:
-        """Store the job, or find the one that the same request made before."""
-        digest: bytes | None = None
-        if idempotency_key is not None:
-            if submission.inputs.many < self._copy_from_inputs:
-                digest = submission.digest()
+    async def accept(self, reading: Reading, sender: Sender) -> Accepted:
+        """Store the job, or find the one that the same request made before.
+
+        What was not read to its end before is stored while it is read.
+        """
+        past = BadFields()
+        try:
+            if reading.submission is not None:
+                key = await self._insert(reading, reading.submission, sender)
             else:
-                digest = await asyncio.to_thread(submission.digest)
+                key = await self._copy(reading, sender)
+        except KindCameLast:
+            # What was copied is gone again; now the kind is known.
+            await asyncio.to_thread(reading.gather_again)
+            return await self.accept(reading, sender)
+        except _NotStored as refused:
+            past = refused.past
+        else:
+            self._notifier.notify()
+            await asyncio.sleep(0)  # it goes out before the answer is made
+            return Accepted(key, sender.trace.correlation_id, replayed=False)
+        # A replay may come after its times have passed: it still is the same request.
+        earlier = await self._earlier(sender, reading)
+        if earlier is not None:
+            return earlier
+        if past.count:
+            raise past.problem()
+        assert sender.idempotency_key is not None, "only a key can be taken"
+        raise unavailable("the job that used this key was just removed")
+
+    async def _insert(self, reading: Reading, submission: Submission, sender: Sender) -> str:
         past = BadFields(line=lambda: submission.line)
         await self.add_past(submission.times, past)
         if past.count:
-            # A replay may come after its times have passed: it still is the same request.
-            if idempotency_key is None or digest is None:
-                raise past.problem()
-            earlier = await self._earlier(caller.owner_id, idempotency_key, digest)
-            if earlier is None:
-                raise past.problem()
-            return earlier
-        key = await self._insert(submission, caller, trace, idempotency_key, digest)
+            raise _NotStored(past)
+        size = await self._chunk_size(submission.kind)
+        head = _head(uuid7(), submission, sender, reading)
+        bodies = f"[{','.join(reading.gathered())}]"
+        for row in await self._database.fetch(insert_job(head, chunk_size=size, bodies=bodies)):
+            return str(row.key)
+        raise _NotStored
+
+    async def _copy(self, reading: Reading, sender: Sender) -> str:
+        key = sender.idempotency_key
         if key is not None:
-            self._notifier.notify()
-            return Accepted(key, trace.correlation_id, replayed=False)
-        assert idempotency_key is not None, "only a key can be taken"
-        assert digest is not None, "a key comes with a digest"
-        earlier = await self._earlier(caller.owner_id, idempotency_key, digest)
-        if earlier is None:
-            raise unavailable("the job that used this key was just removed")
-        return earlier
+            found = find_by_idempotency_key(sender.caller.owner_id, key)
+            if await self._database.fetch(found):
+                # Most likely the same request: nothing is written only to be thrown away.
+                await asyncio.to_thread(reading.finish)
+                raise _NotStored
+        size = await self._chunk_size(reading.kind)
 
-    async def _insert(
-        self,
-        submission: Submission,
-        caller: Caller,
-        trace: Trace,
-        idempotency_key: str | None,
-        digest: bytes | None,
-    ) -> str | None:
-        fields, inputs, job_id = submission.fields, submission.inputs, uuid7()
-        head: dict[str, Any] = {
-            "id": job_id,
-            "owner_id": caller.owner_id,
-            "kind": submission.kind.name,
-            "priority": fields.priority,
-            "max_attempts": fields.policy.maxAttempts or submission.kind.max_attempts,
-            "fail_fast": fields.policy.failFast,
-            "tolerated": fields.policy.tolerated(inputs.many),
-            "options": submission.options,
-            "metadata": submission.metadata,
-            "scheduled_for": fields.scheduledFor,
-            "expires_at": fields.expiresAt,
-            "total": inputs.many,
-            "idempotency_key": idempotency_key,
-            "request_digest": digest,
-            "correlation_id": trace.correlation_id,
-            "traceparent": trace.traceparent,
-            "tracestate": trace.tracestate,
-            "baggage": trace.baggage,
-        }
-        paces = await self._known_paces()
-        size = chunk_size(paces.get(submission.kind.name), submission.kind.chunk)
-        if inputs.many < self._copy_from_inputs:
-            bodies = f"[{','.join(inputs.texts())}]"
-            statement = insert_job(head, chunk_size=size, bodies=bodies)
-            rows = await self._database.fetch(statement)
-            return str(rows[0].key) if rows else None
+        async def store(connection: AsyncConnection) -> str:
+            return await _copy_whole(connection, reading, sender, size)
 
-        async def unit(connection: AsyncConnection) -> str | None:
-            found = await rows_of(connection, insert_job_alone(head))
-            if not found:
-                return None
-            (stored,) = found
-            entry_ids: list[int] = []
-            span = _ENTRIES_PER_INSERT * size
-            for first in range(0, inputs.many, span):
-                statement = insert_entries(
-                    job_id, first=first, until=min(first + span, inputs.many), chunk_size=size
-                )
-                (inserted,) = await rows_of(connection, statement)
-                entry_ids += inserted.entry_ids
-            rows = _Rows(job_id, inputs, entry_ids, size)
-            while rows.given < inputs.many:
-                blocks = rows.of_one_statement()
-                await copy_text(connection, "input", columns=INPUT_COPY_COLUMNS, blocks=blocks)
-            return str(stored.key)
+        try:
+            return await self._database.run(store)
+        except _NotStored:
+            # Whatever else is wrong is looked for with no transaction open.
+            await asyncio.to_thread(reading.finish)
+            raise
 
-        return await self._database.run(unit)
-
-    async def _earlier(
-        self, owner_id: UUID, idempotency_key: str, digest: bytes
-    ) -> Accepted | None:
-        statement = find_by_idempotency_key(owner_id, idempotency_key)
+    async def _earlier(self, sender: Sender, reading: Reading) -> Accepted | None:
+        if sender.idempotency_key is None:
+            return None
+        statement = find_by_idempotency_key(sender.caller.owner_id, sender.idempotency_key)
         for row in await self._database.fetch(statement):
-            if bytes(row.request_digest) == digest:
+            if bytes(row.request_digest) == reading.digest():
                 return Accepted(row.key, row.correlation_id, replayed=True)
             detail = f"the key belongs to job {row.key}, which was another request"
             raise Problem(
@@ -169,53 +162,130 @@ class Submitter:
 
     async def add_past(self, times: Times, bad: BadFields) -> None:
         """Note each of the times that is past by the database's clock."""
-        if times == (None, None):
-            return
-        statement = tell_past(scheduled_for=times.scheduled_for, expires_at=times.expires_at)
-        for row in await self._database.fetch(statement):
-            if row.scheduled_for:
-                bad.add("/scheduledFor", "is in the past")
-            if row.expires_at:
-                bad.add("/expiresAt", "is in the past")
+        if times != (None, None):
+            _add_past(await self._database.fetch(_tell_past(times)), bad)
 
-    async def _known_paces(self) -> dict[str, float]:
+    async def _chunk_size(self, kind: Kind) -> int:
         if time.monotonic() >= self._paces_until:
             rows = await self._database.fetch(list_paces())
             self._paces = {row.kind: row.input_ms for row in rows}
             self._paces_until = time.monotonic() + _PACE_SECONDS
-        return self._paces
+        return chunk_size(self._paces.get(kind.name), kind.chunk)
+
+
+async def _copy_whole(
+    connection: AsyncConnection, reading: Reading, sender: Sender, chunk_size: int
+) -> str:
+    """Store a job within a transaction, its inputs while they are read; give its key.
+
+    What others may have to wait for comes last: the job, whose key is its owner's.
+    """
+    if reading.has_given:
+        reading.begin_again()
+    rows = _Rows(uuid7(), reading, chunk_size)
+    while not rows.has_ended:
+        await rows.reserve(connection)
+        blocks = rows.of_one_statement()
+        await copy_text(connection, "input", columns=INPUT_COPY_COLUMNS, blocks=blocks)
+    if not reading.is_sound:
+        raise _NotStored
+    # All is read: what is left to do is little.
+    submission = reading.finish()
+    past = BadFields(line=lambda: submission.line)
+    if submission.times != (None, None):
+        _add_past(await rows_of(connection, _tell_past(submission.times)), past)
+    head = _head(rows.job_id, submission, sender, reading)
+    stored = () if past.count else await rows_of(connection, insert_job_alone(head))
+    if not stored:
+        raise _NotStored(past)
+    many, span = submission.many_inputs, _ENTRIES_PER_INSERT * chunk_size
+    for first in range(0, many, span):
+        until = min(first + span, many)
+        entry_ids = rows.entry_ids[first // chunk_size : -(-until // chunk_size)]
+        statement = insert_entries(
+            rows.job_id, first=first, until=until, chunk_size=chunk_size, entry_ids=entry_ids
+        )
+        await rows_of(connection, statement)
+    return str(stored[0].key)
+
+
+def _tell_past(times: Times) -> TextClause:
+    return tell_past(scheduled_for=times.scheduled_for, expires_at=times.expires_at)
+
+
+def _add_past(rows: Sequence[Row[Any]], bad: BadFields) -> None:
+    for row in rows:
+        if row.scheduled_for:
+            bad.add("/scheduledFor", "is in the past")
+        if row.expires_at:
+            bad.add("/expiresAt", "is in the past")
+
+
+def _head(job_id: UUID, submission: Submission, sender: Sender, reading: Reading) -> dict[str, Any]:
+    fields, trace, key = submission.fields, sender.trace, sender.idempotency_key
+    return {
+        "id": job_id,
+        "owner_id": sender.caller.owner_id,
+        "kind": submission.kind.name,
+        "priority": fields.priority,
+        "max_attempts": fields.policy.maxAttempts or submission.kind.max_attempts,
+        "fail_fast": fields.policy.failFast,
+        "tolerated": fields.policy.tolerated(submission.many_inputs),
+        "options": submission.options,
+        "metadata": submission.metadata,
+        "scheduled_for": fields.scheduledFor,
+        "expires_at": fields.expiresAt,
+        "total": submission.many_inputs,
+        "idempotency_key": key,
+        "request_digest": None if key is None else reading.digest(),
+        "correlation_id": trace.correlation_id,
+        "traceparent": trace.traceparent,
+        "tracestate": trace.tracestate,
+        "baggage": trace.baggage,
+    }
 
 
 class _Rows:
     """The rows of a job's inputs as COPY reads them, a block at a time, made in a thread."""
 
-    def __init__(
-        self, job_id: UUID, inputs: Spool, entry_ids: Sequence[int], chunk_size: int
-    ) -> None:
-        self._job_id = str(job_id)
-        self._blocks = inputs.blocks()
-        self._entry_ids = entry_ids
+    def __init__(self, job_id: UUID, reading: Reading, chunk_size: int) -> None:
+        self.job_id = job_id
+        self.entry_ids: list[int] = []
+        self.has_ended = False
+        self._reading = reading
         self._chunk_size = chunk_size
-        self.given = 0
+        self._given = self._until = 0
+        self._left: list[str] = []
 
-    def take(self) -> bytes:
-        """Give the next rows; nothing at the end."""
-        # COPY reads the backslashes of JSON as its own, unless they are doubled.
-        block = next(self._blocks, b"").replace(b"\\", rb"\\").decode()
-        job_id, entry_ids, size, first = self._job_id, self._entry_ids, self._chunk_size, self.given
-        rows = [
-            f"{job_id}\t{ordinal}\t{body}\t{entry_ids[ordinal // size]}\n"
-            for ordinal, body in enumerate(block.split("\n")[:-1], first)
-        ]
-        self.given += len(rows)
-        return "".join(rows).encode()
+    async def reserve(self, connection: AsyncConnection) -> None:
+        """Take ids for the entries of the rows that the next statement copies at most."""
+        self._until = self._given + _ROWS_PER_COPY
+        many = -(-self._until // self._chunk_size) - len(self.entry_ids)
+        (reserved,) = await rows_of(connection, reserve_entries(many))
+        self.entry_ids += reserved.entry_ids
 
     async def of_one_statement(self) -> AsyncIterator[bytes]:
         """Give blocks until they are enough for a statement, or there are no more."""
-        until, size = self.given + _ROWS_PER_COPY, 0
-        while self.given < until and size < _BYTES_PER_COPY:
-            block = await asyncio.to_thread(self.take)
+        size = 0
+        while self._given < self._until and size < _BYTES_PER_COPY:
+            block = await asyncio.to_thread(self._take)
             if not block:
+                self.has_ended = True
                 return
             size += len(block)
             yield block
+
+    def _take(self) -> bytes:
+        if not self._left:
+            # COPY reads the backslashes of JSON as its own, unless they are doubled.
+            lines = self._reading.block().replace("\\", "\\\\")
+            self._left = lines.split("\n") if lines else []
+        most = self._until - self._given
+        bodies, self._left = self._left[:most], self._left[most:]
+        job_id, entry_ids, size = str(self.job_id), self.entry_ids, self._chunk_size
+        rows = [
+            f"{job_id}\t{ordinal}\t{body}\t{entry_ids[ordinal // size]}\n"
+            for ordinal, body in enumerate(bodies, self._given)
+        ]
+        self._given += len(rows)
+        return "".join(rows).encode()

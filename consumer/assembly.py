@@ -85,7 +85,13 @@ def assemble(
         events=settings.events_queue_url is not None,
         instruments=instruments,
     )
-    releaser = Releaser(database, lock_seconds=patience, given_up=settler.given_up, wake=wake)
+    releaser = Releaser(
+        database,
+        most=settings.settle_batch,
+        lock_seconds=patience,
+        given_up=settler.given_up,
+        wake=wake,
+    )
     strays = Strays(
         database,
         leases,

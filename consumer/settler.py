@@ -9,11 +9,11 @@ from __future__ import annotations
 import asyncio
 import random
 from bisect import bisect_left, bisect_right
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import structlog
 
-from consumer.aside import Aside
+from consumer.keeper import HELD_REMEDY, Keeper
 from consumer.telling import tell_failure
 from infra.patience import shortened
 from infra.retry import is_lock_timeout, is_of_a_row, jittered, sleep_unless
@@ -31,11 +31,13 @@ if TYPE_CHECKING:
 
     from opentelemetry.trace import Span
 
-    from consumer.aside import Waiting
     from consumer.lease import Lease
     from infra.database import Database
+    from infra.queue.protocol import Claim
     from infra.telemetry.instruments import Instruments
     from schema.outcome import Backoff
+
+    Waiting = tuple[Lease, Settlement]
 
 log: structlog.stdlib.BoundLogger = structlog.get_logger(__name__)
 
@@ -78,21 +80,28 @@ class Settler:
         self.given_up = asyncio.Event()
         self._room = asyncio.Event()
         self._room.set()
-        self._aside = Aside(
-            self._commit, self._lose, most=most, lock_seconds=lock_seconds, given_up=self.given_up
+        self._aside: Keeper[Waiting] = Keeper(
+            self._commit,
+            self._lose,
+            tell_held=_tell_put_aside,
+            tell_free=_tell_caught_up,
+            most=most,
+            lock_seconds=lock_seconds,
+            given_up=self.given_up,
         )
 
     @property
-    def shunned(self) -> dict[UUID, Any]:
+    def shunned(self) -> dict[UUID, float]:
         """Give the jobs of which nothing is to be claimed: what is given changes with them."""
-        return self._aside.jobs
+        return self._aside.held
 
     def add(self, lease: Lease, settlements: Sequence[Settlement]) -> None:
         """Hand over outcomes; ``lease.settled()`` says when they are committed."""
         lease.await_settling(len(settlements))
-        if self._aside.takes(lease, settlements):
+        waiting = [(lease, settlement) for settlement in settlements]
+        if self._aside.takes(lease.claim, waiting):
             return
-        self._waiting.extend((lease, settlement) for settlement in settlements)
+        self._waiting.extend(waiting)
         self._wanted.set()
         if len(self._waiting) >= self._most:
             self._room.clear()
@@ -119,9 +128,10 @@ class Settler:
             if len(self._waiting) < self._most:
                 self._room.set()
             # What came before its job was put aside.
-            batch = [each for each in batch if not self._aside.takes(each[0], each[1:])]
+            batch = [each for each in batch if not self._aside.takes(each[0].claim, [each])]
             if batch:
-                self._aside.put(await self._commit(batch, self._lock_seconds))
+                for each in await self._commit(batch, self._lock_seconds):
+                    self._aside.put_aside(each[0].claim, [each])
 
     async def _gather(self) -> None:
         """Return when no more outcomes come at once, or enough wait for a commit.
@@ -246,6 +256,14 @@ class Settler:
             return []
         refused = settlement._replace(outcome=Refused("BadOutcome", reason))
         return await self._commit([(lease, refused)], lock_seconds)
+
+
+def _tell_put_aside(claim: Claim) -> None:
+    log.warning("settle.put_aside", kind=claim.kind, remedy=HELD_REMEDY)
+
+
+def _tell_caught_up(claim: Claim, aside_seconds: float) -> None:
+    log.info("settle.caught_up", kind=claim.kind, aside_seconds=round(aside_seconds, 1))
 
 
 def _job(waiting: Waiting) -> UUID:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 import structlog
 
 from infra.clients import speaking_plainly
+from infra.queue.limits import BATCH_LIMIT
 from infra.queue.received import Received, received
 
 if TYPE_CHECKING:
@@ -17,7 +18,6 @@ if TYPE_CHECKING:
 
 log: structlog.stdlib.BoundLogger = structlog.get_logger(__name__)
 
-BATCH_LIMIT = 10
 _HIDDEN_SECONDS = 60
 
 

@@ -11,6 +11,7 @@ import time
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
+from infra.queue.limits import BATCH_LIMIT
 from schema.message import Trace
 
 if TYPE_CHECKING:
@@ -22,8 +23,8 @@ if TYPE_CHECKING:
 
     from sqlalchemy import Row
 
-# As many deliveries are worth a call to acknowledge them; a call takes no more.
-FULL_BATCH = 10
+# As many deliveries are worth a call to acknowledge them: over SQS one call takes no more.
+FULL_BATCH = BATCH_LIMIT
 
 
 # A tuple: one is made for every input, and a frozen dataclass costs several times as much.
@@ -130,7 +131,10 @@ class Queue(Protocol):
         ...
 
     async def acknowledge(self, claims: Sequence[Claim]) -> None:
-        """Forget deliveries whose outcome, or whose release, is committed."""
+        """Forget deliveries whose outcome, or whose release, is committed.
+
+        How many such calls wait for their answers at once is for the caller to bound.
+        """
         ...
 
     def abandon(self, claim: Claim) -> None:

@@ -11,10 +11,11 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import structlog
 
 from infra.clients import speaking_plainly
+from infra.queue.limits import BATCH_LIMIT, HIDDEN_LIMIT_SECONDS
 from schema.errors import HaulageError
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable, Sequence
+    from collections.abc import Awaitable, Callable, Iterator, Sequence
 
     from types_aiobotocore_sqs import SQSClient
 
@@ -24,8 +25,6 @@ log: structlog.stdlib.BoundLogger = structlog.get_logger(__name__)
 
 Item = TypeVar("Item")
 
-BATCH_LIMIT = 10
-_HIDDEN_LIMIT_SECONDS = 43_200
 _DELETE_ROUNDS = 3
 
 
@@ -57,7 +56,7 @@ class Receipts:
         self, call: Callable[[Sequence[Item]], Awaitable[None]], items: Sequence[Item]
     ) -> None:
         """Make a call for each ten, several at once: each may take long, and fails by itself."""
-        batches = iter([items[at : at + BATCH_LIMIT] for at in range(0, len(items), BATCH_LIMIT)])
+        batches = _batches(items)
 
         async def one_after_the_other() -> None:
             for batch in batches:
@@ -74,7 +73,7 @@ class Receipts:
         now = time.monotonic()
         entries: list[Any] = []
         for index, (delivery, seconds) in enumerate(wishes):
-            left = _HIDDEN_LIMIT_SECONDS - math.ceil(now - delivery.received_at) - 1
+            left = HIDDEN_LIMIT_SECONDS - math.ceil(now - delivery.received_at) - 1
             entries.append(
                 {
                     "Id": str(index),
@@ -99,14 +98,15 @@ class Receipts:
             log.info("message.not_hidden", code=code, messages=1)
 
     async def delete(self, handles: Sequence[str]) -> None:
-        """Delete up to ten messages, in several tries; what fails is told."""
-        left = list(handles)
-        for round_number in range(1, _DELETE_ROUNDS + 1):
-            if not left:
-                return
-            left = await self._delete_batch(left, last=round_number == _DELETE_ROUNDS)
+        """Delete messages, call after call, in several tries each; what fails is told."""
+        for batch in _batches(handles):
+            left = batch
+            for round_number in range(1, _DELETE_ROUNDS + 1):
+                left = await self._delete_batch(left, last=round_number == _DELETE_ROUNDS)
+                if not left:
+                    break
 
-    async def _delete_batch(self, handles: Sequence[str], *, last: bool) -> list[str]:
+    async def _delete_batch(self, handles: Sequence[str], *, last: bool) -> Sequence[str]:
         """Delete up to ten messages; return the handles worth another try."""
         try:
             with speaking_plainly("sqs"):
@@ -121,7 +121,7 @@ class Receipts:
         except HaulageError as error:
             if last:
                 log.warning("message.not_deleted", messages=len(handles), error=str(error))
-            return list(handles)
+            return handles
         again: list[str] = []
         for handle, why in failed:
             if not why.get("SenderFault") and not last:
@@ -129,3 +129,8 @@ class Receipts:
             else:
                 log.warning("message.not_deleted", messages=1, code=why.get("Code"))
         return again
+
+
+def _batches(items: Sequence[Item]) -> Iterator[Sequence[Item]]:
+    """Give the items in as few parts as calls are needed for them."""
+    return (items[at : at + BATCH_LIMIT] for at in range(0, len(items), BATCH_LIMIT))

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from infra.clients import speaking_plainly
+from infra.queue.limits import ATTRIBUTE_LIMIT, BATCH_LIMIT
 from schema.errors import Refusal
 
 if TYPE_CHECKING:
@@ -13,10 +14,6 @@ if TYPE_CHECKING:
 
     from types_aiobotocore_sqs import SQSClient
     from types_aiobotocore_sqs.type_defs import SendMessageBatchRequestEntryTypeDef
-
-BATCH_LIMIT = 10
-# SQS takes ten attributes a message; this system's own come first, the correlation id foremost.
-_ATTRIBUTE_LIMIT = 10
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,7 +69,7 @@ def pack(
     batch: list[Outgoing] = []
     batch_bytes = 0
     for original in messages:
-        fits = original.size_bytes() <= limit_bytes and len(original.attributes) <= _ATTRIBUTE_LIMIT
+        fits = original.size_bytes() <= limit_bytes and len(original.attributes) <= ATTRIBUTE_LIMIT
         message = original if fits else original.without_trace()
         size_bytes = message.size_bytes()
         if batch and (len(batch) == limit_count or batch_bytes + size_bytes > limit_bytes):

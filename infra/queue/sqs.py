@@ -13,8 +13,9 @@ import structlog
 
 from infra.clients import speaking_plainly
 from infra.patience import lock_seconds
+from infra.queue.limits import BATCH_LIMIT
 from infra.queue.protocol import NOTHING, Claim, Unwanted
-from infra.queue.receipts import BATCH_LIMIT, Delivery, Receipts
+from infra.queue.receipts import Delivery, Receipts
 from infra.queue.received import Polled, Received, received
 from infra.queue.singly import Singly, claim_singly
 from infra.retry import is_lock_timeout, is_of_a_row, jittered, sleep_unless
@@ -353,9 +354,7 @@ class SqsQueue:
     async def acknowledge(self, claims: Sequence[Claim]) -> None:
         """Delete the messages; one that resists comes back and finds nothing left to do."""
         held = [self._held.pop(_key(claim), None) for claim in claims]
-        await self._receipts.in_calls(
-            self._receipts.delete, [delivery.handle for delivery in held if delivery]
-        )
+        await self._receipts.delete([delivery.handle for delivery in held if delivery])
 
     def abandon(self, claim: Claim) -> None:
         """Forget the receipt, not the message: it comes again and finds the truth."""

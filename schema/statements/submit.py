@@ -10,7 +10,7 @@ from schema.statements.bound import FOR_EVER, Bound
 from schema.statements.turns import STRIDE
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Mapping, Sequence
     from uuid import UUID
 
     from sqlalchemy.sql.elements import TextClause
@@ -42,24 +42,24 @@ WITH head AS (
 # The entries of the ordinals from ``:first`` to before ``:until``. now() is the transaction's: all
 # entries of a job are due at once, and have their turns one after the other.
 _CHUNKS = f"""
-chunk AS (
-    INSERT INTO outbox (type, job_id, owner_id, kind, first_ordinal, last_ordinal, unfinished,
-                        priority, available_at, turn_at, deferred, correlation_id, traceparent,
-                        tracestate, baggage)
-    SELECT 'inputs', id, owner_id, kind, f, least(f + CAST(:chunk_size AS integer), total) - 1,
-           least(CAST(:chunk_size AS integer), total - f), priority,
-           coalesce(scheduled_for, now()),
-           coalesce(scheduled_for, now()) + f / CAST(:chunk_size AS integer) * {STRIDE},
-           coalesce(scheduled_for > now(), false), correlation_id, traceparent, tracestate, baggage
-    FROM head,
-         generate_series(CAST(:first AS integer), CAST(:until AS integer) - 1,
-                         CAST(:chunk_size AS integer)) AS f
-    RETURNING id, first_ordinal
-)
+INSERT INTO outbox ({{id_column}}type, job_id, owner_id, kind, first_ordinal, last_ordinal,
+                    unfinished, priority, available_at, turn_at, deferred, correlation_id,
+                    traceparent, tracestate, baggage)
+SELECT {{id_value}}'inputs', id, owner_id, kind, f,
+       least(f + CAST(:chunk_size AS integer), total) - 1,
+       least(CAST(:chunk_size AS integer), total - f), priority,
+       coalesce(scheduled_for, now()),
+       coalesce(scheduled_for, now()) + f / CAST(:chunk_size AS integer) * {STRIDE},
+       coalesce(scheduled_for > now(), false), correlation_id, traceparent, tracestate, baggage
+FROM head,
+     generate_series(CAST(:first AS integer), CAST(:until AS integer) - 1,
+                     CAST(:chunk_size AS integer)) AS f
 """
 
 _WHOLE = sa.text(
-    f"""{_HEAD}, {_CHUNKS}, named AS (
+    f"""{_HEAD}, chunk AS ({_CHUNKS.format(id_column="", id_value="")}
+    RETURNING id, first_ordinal
+), named AS (
     INSERT INTO input (job_id, ordinal, body, entry_id)
     SELECT head.id, b.ordinality - 1, b.value, chunk.id
     FROM head
@@ -73,10 +73,21 @@ SELECT key, status FROM head
 
 _ALONE = sa.text(f"{_HEAD} SELECT key, status FROM head")
 
+_RESERVE = sa.text(
+    """
+SELECT array_agg(nextval('outbox_id_seq')) AS entry_ids
+FROM generate_series(1, CAST(:many AS integer))
+"""
+)
+
+_ID = (
+    "(CAST(:entry_ids AS bigint[]))"
+    "[(f - CAST(:first AS integer)) / CAST(:chunk_size AS integer) + 1], "
+)
 _ENTRIES = sa.text(
     f"""
-WITH head AS (SELECT * FROM job WHERE id = CAST(:id AS uuid)), {_CHUNKS}
-SELECT array_agg(id ORDER BY first_ordinal) AS entry_ids FROM chunk
+WITH head AS (SELECT * FROM job WHERE id = CAST(:id AS uuid))
+{_CHUNKS.format(id_column="id, ", id_value=_ID)}
 """
 )
 
@@ -103,23 +114,29 @@ def insert_job(head: Mapping[str, Any], *, chunk_size: int, bodies: str) -> Boun
     return Bound(_WHOLE, values, plan_seconds=FOR_EVER)
 
 
+def reserve_entries(many: int) -> Bound:
+    """Take ids for so many entries, which nobody else gets: one row of (entry_ids)."""
+    return Bound(_RESERVE, {"many": many})
+
+
 def insert_job_alone(head: Mapping[str, Any]) -> Bound:
-    """Insert a job whose entries and inputs follow in the same transaction.
+    """Insert a job whose inputs were copied, and whose entries follow, in the same transaction.
 
     ``head``, and what is returned, as for ``insert_job``.
     """
     return Bound(_ALONE, {"tolerated": 0, **head})
 
 
-def insert_entries(job_id: UUID, *, first: int, until: int, chunk_size: int) -> Bound:
-    """Insert the entries of the ordinals from ``first`` to before ``until``.
+def insert_entries(
+    job_id: UUID, *, first: int, until: int, chunk_size: int, entry_ids: Sequence[int]
+) -> Bound:
+    """Insert the entries of the ordinals from ``first`` to before ``until``, under ids that are
+    reserved.
 
-    ``first`` is a multiple of ``chunk_size``, and so is ``until`` or it is the job's total. Returns
-    one row of (entry_ids), in the order of their ordinals; COPY into ``INPUT_COPY_COLUMNS`` must
-    follow.
+    ``first`` is a multiple of ``chunk_size``, and so is ``until`` or it is the job's total.
     """
     values = {"id": job_id, "first": first, "until": until, "chunk_size": chunk_size}
-    return Bound(_ENTRIES, values)
+    return Bound(_ENTRIES, {**values, "entry_ids": entry_ids})
 
 
 def find_by_idempotency_key(owner_id: UUID, idempotency_key: str) -> TextClause:

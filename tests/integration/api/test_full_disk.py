@@ -8,8 +8,6 @@ from pathlib import Path
 import httpx
 import pytest
 
-from api.problems import Problem
-from api.spool import Spool
 from tests.integration.api.conftest import notes
 from tests.integration.api.test_streaming import LINES, lines
 from tests.integration.faults.stations import log_lines, named
@@ -64,19 +62,3 @@ async def test_a_submission_that_the_disk_cannot_take_is_refused_whole_and_told(
     assert (await client.post("/jobs", content=BODY, headers=LINES)).status_code == 202
     jobs = await platform.rows("SELECT total FROM job ORDER BY total")
     assert [job.total for job in jobs] == [3, MANY]
-
-
-def fill(spool: Spool) -> None:
-    for letter, many in (("x", 270), ("y", 264)):
-        spool.add([letter * 1_000] * many)
-
-
-@pytest.mark.parametrize("room_bytes", [0, 1_000, 300_000, 534_528, 534_533])
-def test_inputs_that_the_disk_cannot_take_are_refused_when_they_are_added(room_bytes: int) -> None:
-    """Not when they are read again, within the transaction that stores them."""
-    before = open_scratches()
-    with log_lines(), no_file_above(room_bytes), Spool() as spool:
-        with pytest.raises(Problem, match="no room"):
-            fill(spool)
-        assert len(open_scratches()) == len(before) + 1
-    assert open_scratches() == before

@@ -132,7 +132,12 @@ async def test_a_job_in_other_hands_is_not_hoarded_by_who_gives_back_what_it_has
     async with delivery.dispatching():
         with capture_logs() as lines:
             async with leasing(delivery, 20).consuming(
-                gated, concurrency=1, prefetch_inputs=10, prefetch_seconds=0.1
+                gated,
+                concurrency=1,
+                prefetch_inputs=10,
+                prefetch_seconds=0.1,
+                # Until then nobody knows how long the first one takes.
+                concurrency_window_seconds=2,
             ):
                 await gated.started.wait()
                 stuck = await platform.submit(60, chunk_size=1)
@@ -146,9 +151,9 @@ async def test_a_job_in_other_hands_is_not_hoarded_by_who_gives_back_what_it_has
                     await eventually(lambda: events(lines)["release.put_aside"] == 1)
                     free = await platform.submit(1)
                     delivery.listener.wake()
-                    await until_claimed(platform, free)
+                    gated.gate.set()
+                    await platform.until(free, "COMPLETED")
                     assert await claimed(platform, stuck) <= 20
-                gated.gate.set()
                 await platform.until(stuck, "COMPLETED")
     assert not await platform.rows("SELECT FROM attempt")
 
@@ -250,7 +255,9 @@ async def test_a_drain_ends_soon_whatever_waits_for_a_silent_postgres(
             try:
                 async with (
                     asyncio.timeout(20),
-                    cut_off.consuming(gated, concurrency=1, prefetch_inputs=20) as stop,
+                    cut_off.consuming(
+                        gated, concurrency=1, prefetch_inputs=40, prefetch_seconds=600
+                    ) as stop,
                 ):
                     await eventually(lambda: _are_claimed(platform, 12))
                     postgres_proxy.hold()

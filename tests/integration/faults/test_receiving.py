@@ -25,6 +25,7 @@ from tests.integration.faults.stations import (
     sqs_station,
     waiting,
 )
+from tests.integration.test_held_rows import held
 from tests.platform import KIND, KINDS, Platform, Recorder, eventually, settings_for, stretch
 from tests.stubs.postgres_wire import Matches, is_sync_after_execute
 from tests.stubs.sqs import BlackHole, EmptyReceive, Refuse, SqsStub
@@ -264,3 +265,20 @@ async def test_a_queue_that_was_deleted_is_not_ready_and_work_goes_on_when_it_is
             for job_id in (lost, unsent):
                 await platform.until(job_id, "COMPLETED", timeout_seconds=60)
     await platform.check_consistency()
+
+
+async def test_what_another_consumer_was_starting_is_claimed_before_the_next_poll(
+    stub: SqsStub, station: Delivery, platform: Platform, database: Database
+) -> None:
+    """Two that met at a new job left chunks of it to the relay, for two seconds."""
+    started, free = await platform.submit(2, chunk_size=1), await platform.submit(1)
+    await station.deliver()
+    queue, stop = sqs_queue(station), asyncio.Event()
+    async with held(database, started):
+        (claim,) = await queue.claim(10, stop)
+        assert claim.job_id == free
+    polls = stub.calls["ReceiveMessage"]
+    claims = await queue.claim(10, stop)
+    assert {claim.job_id for claim in claims} == {started}
+    assert stub.calls["ReceiveMessage"] == polls
+    assert len(claims) == 2

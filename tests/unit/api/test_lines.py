@@ -1,7 +1,6 @@
 """Jobs that come as lines: the first is the job, each other one an input."""
 
 import json
-from io import BytesIO
 from typing import Any
 
 import pytest
@@ -11,10 +10,9 @@ from pydantic import BaseModel, JsonValue
 
 from api.inputs import Limits
 from api.problems import Problem
-from api.spool import Spool
-from api.submission import Submission, read_submission
 from schema.export import EXPORT
 from schema.kinds import JobInput, Kind
+from tests.unit.api.readings import Read, read_whole
 
 
 class Note(JobInput):
@@ -36,9 +34,8 @@ LIMITS = Limits(inputs=50, input_bytes=1_024, stream_inputs=1_000)
 HEAD = '{"kind":"note"}'
 
 
-def read(text: str | bytes, *, by_lines: bool = True) -> Submission:
-    body = BytesIO(text.encode() if isinstance(text, str) else text)
-    return read_submission(body, KINDS, LIMITS, Spool(), by_lines=by_lines)
+def read(text: str | bytes, *, by_lines: bool = True) -> Read:
+    return read_whole(text, KINDS, LIMITS, by_lines=by_lines)
 
 
 def refused(text: str, *, by_lines: bool = True) -> tuple[int, dict[str, str]]:
@@ -57,18 +54,18 @@ def test_lines_are_the_job_that_one_text_would_be(end: str) -> None:
     inputs = [{"text": f"n {number}: {'x' * (number % 90)}"} for number in range(40)]
     streamed = read("\n".join(map(json.dumps, [job, *inputs])) + end)
     whole = read(json.dumps({**job, "inputs": inputs}), by_lines=False)
-    assert streamed.inputs.texts() == whole.inputs.texts()
-    assert streamed.digest() == whole.digest()
-    assert streamed.fields == whole.fields
+    assert streamed.texts == whole.texts
+    assert streamed.digest == whole.digest
+    assert streamed.submission.fields == whole.submission.fields
 
 
 def test_lines_may_end_as_windows_ends_them_and_be_indented() -> None:
     text = lines(*range(30)).replace("\n", " \r\n\t")
-    assert read(text).inputs.many == 30
+    assert read(text).submission.many_inputs == 30
 
 
 def test_a_job_of_lines_may_hold_more_inputs_than_one_text() -> None:
-    assert read(lines(*range(1_000))).inputs.many == 1_000
+    assert read(lines(*range(1_000))).submission.many_inputs == 1_000
     status, bad = refused(lines(*range(1_001)))
     assert (status, bad) == (422, {"/inputs": "holds more than 1000 inputs"})
 
@@ -156,7 +153,7 @@ def test_all_that_is_wrong_with_an_input_names_its_line() -> None:
     text += "".join(f'{{"text":"{number}{"x" * 900}"}}\n' for number in range(1_200 - 4))
     limits = Limits(inputs=1, input_bytes=1_024, stream_inputs=1_198)
     with pytest.raises(Problem) as caught:
-        read_submission(BytesIO((text + "7\n").encode()), KINDS, limits, Spool(), by_lines=True)
+        read_whole(text + "7\n", KINDS, limits, by_lines=True)
     assert {bad.name: bad.line for bad in caught.value.errors} == {
         "/inputs/1": 5,
         "/inputs/2/y": 6,
@@ -184,7 +181,7 @@ def test_of_a_body_that_is_one_text_no_line_is_named() -> None:
 
 def test_a_kind_says_itself_what_is_the_same() -> None:
     head = '{"kind":"word"}'
-    assert read(lines(*"abcdefgh", head=head)).inputs.many == 8
+    assert read(lines(*"abcdefgh", head=head)).submission.many_inputs == 8
     _, bad = refused(lines(*"abcdefgh", "B", *"ijk", "D", head=head))
     assert bad == {
         "/inputs/8": "inputs 1 and 8 are the same",
@@ -224,7 +221,7 @@ def test_inputs_are_read_together_as_each_is_alone(
     wrong: set[str] = set()
     for ordinal, text in enumerate(texts):
         try:
-            (body,) = read(f"{HEAD}\n{text}").inputs.texts()
+            (body,) = read(f"{HEAD}\n{text}").texts
         except Problem as problem:
             wrong |= {bad.name.replace("/inputs/0", f"/inputs/{ordinal}") for bad in problem.errors}
         else:
@@ -236,21 +233,9 @@ def test_inputs_are_read_together_as_each_is_alone(
     else:
         together = f'{{"kind":"note","inputs":[{",".join(texts)}]}}'
     try:
-        read_together = read(together, by_lines=by_lines).inputs.texts()
+        read_together = read(together, by_lines=by_lines).texts
     except Problem as problem:
         assert {bad.name for bad in problem.errors} == wrong
     else:
         assert not wrong
         assert read_together == alone
-
-
-def test_inputs_that_do_not_fit_into_memory_wait_in_a_file() -> None:
-    with Spool() as spool:
-        texts = [f'"{number}{"x" * 1_000}\\u2028 \u2028"' for number in range(1_000)]
-        for begin in range(0, 1_000, 100):
-            spool.add(texts[begin : begin + 100])
-        assert spool.many == 1_000
-        assert spool.texts() == texts
-        assert b"".join(spool.blocks()).decode() == "".join(f"{text}\n" for text in texts)
-        spool.clear()
-        assert (spool.many, list(spool.blocks())) == (0, [])

@@ -1,6 +1,5 @@
 import datetime as dt
 import json
-from io import BytesIO
 from typing import Any
 
 import pytest
@@ -9,10 +8,10 @@ from hypothesis import strategies as st
 
 from api.inputs import Limits
 from api.problems import MOST_LISTED, Problem
-from api.spool import Spool
-from api.submission import BadSubmission, Submission, read_submission
+from api.submission import BadSubmission
 from schema.export import EXPORT
 from schema.kinds import JobInput, Kind
+from tests.unit.api.readings import Read, read_whole
 
 
 class Note(JobInput):
@@ -24,9 +23,9 @@ LIMITS = Limits(inputs=1_000, input_bytes=1_024, stream_inputs=2_000)
 ABC = {"indexKey": "ABC", "effectiveDate": 20240202, "asofindicator": "CLS"}
 
 
-def read(document: Any, limits: Limits = LIMITS) -> Submission:
+def read(document: Any, limits: Limits = LIMITS) -> Read:
     text = document if isinstance(document, str) else json.dumps(document)
-    return read_submission(BytesIO(text.encode()), KINDS, limits, Spool(), by_lines=False)
+    return read_whole(text, KINDS, limits, by_lines=False)
 
 
 def refused(document: Any, limits: Limits = LIMITS) -> dict[str, str]:
@@ -37,19 +36,31 @@ def refused(document: Any, limits: Limits = LIMITS) -> dict[str, str]:
 
 
 def test_the_contracts_request_is_read() -> None:
-    submission = read({"inputs": [ABC]})
-    assert submission.kind is EXPORT
-    assert [json.loads(body) for body in submission.inputs.texts()] == [ABC]
-    assert submission.fields.priority == 5
+    found = read({"inputs": [ABC]})
+    assert found.submission.kind is EXPORT
+    assert [json.loads(body) for body in found.texts] == [ABC]
+    assert found.submission.fields.priority == 5
 
 
 @pytest.mark.parametrize("first", [True, False])
 def test_the_kind_may_stand_before_or_behind_the_inputs(first: bool) -> None:
     parts = ['"kind":"note"', '"inputs":[{"text":"a"},{"text":"b"}]']
     text = "{" + ",".join(parts if first else reversed(parts)) + "}"
-    submission = read(text)
-    assert submission.kind.name == "note"
-    assert submission.inputs.texts() == ['{"text":"a"}', '{"text":"b"}']
+    found = read(text)
+    assert found.submission.kind.name == "note"
+    assert found.texts == ['{"text":"a"}', '{"text":"b"}']
+
+
+@pytest.mark.parametrize("kind", ["note", "export"])
+def test_however_many_inputs_are_wrong_as_the_default_kind_they_are_judged_as_their_own(
+    kind: str,
+) -> None:
+    limits = Limits(inputs=2_000, input_bytes=1_024, stream_inputs=1)
+    document = {"inputs": [{"text": str(number)} for number in range(1_500)], "kind": kind}
+    if kind == "note":
+        assert len(read(document, limits).texts) == 1_500
+    else:
+        assert "/inputs/0/text" in refused(document, limits)
 
 
 def test_all_bad_fields_are_named_at_once() -> None:
@@ -133,8 +144,8 @@ def test_sound_times_of_a_bad_job_are_kept_for_the_database_to_judge() -> None:
 def test_the_share_of_tolerated_failures_is_rounded_down_as_it_is_written(
     policy: dict[str, Any], total: int, tolerated: int
 ) -> None:
-    submission = read({"inputs": [ABC], "policy": {"failFast": True, **policy}})
-    assert submission.fields.policy.tolerated(total) == tolerated
+    found = read({"inputs": [ABC], "policy": {"failFast": True, **policy}})
+    assert found.submission.fields.policy.tolerated(total) == tolerated
 
 
 def test_a_number_and_a_share_of_tolerated_failures_exclude_each_other() -> None:
@@ -175,9 +186,17 @@ def test_more_faults_than_fit_are_counted() -> None:
 def test_reading_ends_after_a_thousand_faults() -> None:
     heavy: dict[str, Any] = {"text": [[]] * 300}
     with pytest.raises(Problem) as caught:
-        read({"inputs": [heavy] * 900})
+        read({"kind": "export", "inputs": [heavy] * 900})
     assert 1_000 <= caught.value.error_count < 1_010
     assert caught.value.detail.startswith("at least")
+
+
+def test_reading_ends_after_a_thousand_more_where_the_kind_is_yet_to_come() -> None:
+    heavy: dict[str, Any] = {"text": [[]] * 400}
+    limits = Limits(inputs=9_000, input_bytes=1_024, stream_inputs=1)
+    with pytest.raises(Problem) as caught:
+        read({"inputs": [heavy] * 5_000, "kind": "note"}, limits)
+    assert 2_000 <= caught.value.error_count < 2_010
 
 
 def test_the_same_input_twice_is_refused_with_both_ordinals() -> None:
@@ -244,10 +263,10 @@ def test_a_broken_body_is_a_400(text: str) -> None:
 def test_the_digest_knows_what_is_asked_not_how_it_is_written(
     items: list[tuple[str, Any]], indent: int | None
 ) -> None:
-    asked = read({"inputs": [ABC], "metadata": {"a": 1, "b": 2}}).digest()
+    asked = read({"inputs": [ABC], "metadata": {"a": 1, "b": 2}}).digest
     written = json.dumps({"metadata": {"b": 2, "a": 1}, "inputs": [dict(items)]}, indent=indent)
-    assert read(written).digest() == asked
-    assert read({"inputs": [ABC], "metadata": {"a": 1, "b": 3}}).digest() != asked
+    assert read(written).digest == asked
+    assert read({"inputs": [ABC], "metadata": {"a": 1, "b": 3}}).digest != asked
 
 
 @given(
@@ -260,9 +279,9 @@ def test_the_digest_knows_what_is_asked_not_how_it_is_written(
 def test_any_document_is_read_or_refused(document: Any) -> None:
     for body in (document, {"inputs": document}, {"inputs": [ABC], "metadata": document}):
         try:
-            submission = read(body)
+            found = read(body)
         except Problem as problem:
             assert problem.status in {400, 422}
             assert problem.response("c").body
         else:
-            assert submission.inputs.texts()
+            assert found.texts
