@@ -15,7 +15,8 @@ if TYPE_CHECKING:
 
     from schema.kinds import Kind
 
-# What stands beside the own fields of an input, or in place of them.
+# What stands beside the own fields of an input, or in place of them
+# (docs/decisions/what-an-input-calls-its-own.md).
 _OURS = frozenset({"input", "s3Path", "status", "error", "reason"})
 
 
