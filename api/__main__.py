@@ -21,7 +21,10 @@ if TYPE_CHECKING:
 
 
 async def serve(settings: Settings, worker: str, stop: asyncio.Event) -> None:
-    """Serve until ``stop``, then finish the open requests; Postgres may come and go meanwhile."""
+    """Serve until ``stop``, and for a while after it as one that is not ready; finish what is open.
+
+    Postgres may come and go meanwhile.
+    """
     kinds = load_kinds(settings.kinds, settings.kind_policies)
     async with (
         open_instruments(
@@ -46,14 +49,25 @@ async def serve(settings: Settings, worker: str, stop: asyncio.Event) -> None:
             health=health,
             instruments=instruments,
         )
+        closing = asyncio.Event()
         async with asyncio.TaskGroup() as group:
             side = [
+                group.create_task(
+                    _close_after(stop, settings.api_drain_delay_seconds, closing), name="closing"
+                ),
                 group.create_task(notifier.run(), name="notifier"),
                 group.create_task(instruments.metrics.watch_loop(), name="loop lag"),
             ]
-            await serve_http(app, host=settings.api_host, port=settings.api_port, stop=stop)
+            await serve_http(app, host=settings.api_host, port=settings.api_port, stop=closing)
             for task in side:
                 task.cancel()
+
+
+async def _close_after(stop: asyncio.Event, seconds: float, closing: asyncio.Event) -> None:
+    """Leave whoever routes requests the time to see that this process is not ready any more."""
+    await stop.wait()
+    await asyncio.sleep(seconds)
+    closing.set()
 
 
 if __name__ == "__main__":

@@ -36,6 +36,11 @@ log: structlog.stdlib.BoundLogger = structlog.get_logger(__name__)
 _QUERY_CANCELED = "57014"
 _DATA_EXCEPTIONS = "22"  # the class of what a value itself is to blame for
 _CLIENT_CLOSED_REQUEST = 499
+# As the semantic conventions have it: a client must not be able to make series of metrics.
+_METHODS = frozenset({
+    "CONNECT", "DELETE", "GET", "HEAD", "OPTIONS", "PATCH", "POST", "PUT", "TRACE",
+})  # fmt: skip
+_OTHER_METHOD = "_OTHER"
 _SECURITY_HEADERS = {
     b"x-content-type-options": b"nosniff",
     b"content-security-policy": b"default-src 'none'; frame-ancestors 'none'",
@@ -77,20 +82,21 @@ class Edge:
                     _write(exchange, scope, seconds)
                     if scope["path"] not in self._unseen:
                         self._instruments.metrics.request(
-                            method=scope["method"],
+                            method=_method(scope),
                             route=exchange.route,
                             status=exchange.status,
                             seconds=seconds,
                         )
-                    _describe(span, exchange, scope["method"])
+                    _describe(span, exchange, _method(scope))
 
     def _span(self, trace: Trace, scope: Scope) -> AbstractContextManager[Span]:
         tracing = OFF if scope["path"] in self._unseen else self._instruments.tracing
         return tracing.serving(
             trace,
-            name=scope["method"],
+            name=_span_name(_method(scope)),
             attributes={
-                names.HTTP_METHOD: scope["method"],
+                names.HTTP_METHOD: _method(scope),
+                **_original_method(scope),
                 names.URL_PATH: scope["path"],
                 names.URL_SCHEME: scope["scheme"],
             },
@@ -126,6 +132,20 @@ class Edge:
             await response(scope, counting_receive, finishing_send)
 
 
+def _method(scope: Scope) -> str:
+    method: str = scope["method"]
+    return method if method in _METHODS else _OTHER_METHOD
+
+
+def _original_method(scope: Scope) -> dict[str, str]:
+    method: str = scope["method"]
+    return {} if method in _METHODS else {names.HTTP_METHOD_ORIGINAL: method}
+
+
+def _span_name(method: str) -> str:
+    return "HTTP" if method == _OTHER_METHOD else method
+
+
 def _problem(error: Exception) -> Problem:
     if isinstance(error, Problem):
         return error
@@ -158,7 +178,7 @@ def _describe(span: Span, exchange: Exchange, method: str) -> None:
     if not span.is_recording():
         return
     if exchange.route is not None:
-        span.update_name(f"{method} {exchange.route}")
+        span.update_name(f"{_span_name(method)} {exchange.route}")
         span.set_attribute(names.HTTP_ROUTE, exchange.route)
     if exchange.status is not None:
         span.set_attribute(names.HTTP_STATUS, exchange.status)

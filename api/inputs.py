@@ -162,4 +162,4 @@ def _dumped(model: BaseModel) -> str:
 def _identities(kind: Kind, models: list[BaseModel], bodies: list[str]) -> list[object]:
     if kind.identity is None:
         return list(map(hash, bodies))
-    return [kind.identity(model) for model in models]
+    return [kind.identity_of(model) for model in models]

@@ -9,7 +9,7 @@ from uuid import UUID
 
 from api.paths import JOB_KEY, no_job
 from api.problems import BadFields, Problem
-from api.queries import OWNER
+from api.queries import ERROR_CLASS, OWNER
 from schema.statements.dead_letters import LetterFilter
 from schema.statements.read import find_owner, locate_job
 
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 _KIND = re.compile(r"[a-z][a-z0-9_-]{0,63}")
 _FINGERPRINT = re.compile(r"[0-9a-f]{16}")
-_ERROR_CLASS = re.compile(r"[!-~](?:[ -~]{0,198}[!-~])?")
+_ERROR_CLASS = re.compile(ERROR_CLASS)
 # Names no owner and no job: a filter that names what is not there matches nothing.
 _NOBODY = UUID(int=0)
 

@@ -10,6 +10,7 @@ from typing import Annotated, Any, ClassVar, Literal
 from pydantic import BaseModel, ConfigDict, Field, JsonValue
 
 from api.models import EXAMPLE_JOB, InputError, Request, Time
+from api.queries import ERROR_CLASS
 from infra.redrive_choice import LARGEST_CHOICE
 from schema.lifecycle import InputStatus, JobStatus  # noqa: TC001 - pydantic reads them
 
@@ -60,7 +61,7 @@ class LetterRequest(Request):
     fingerprint: str | None = Field(default=None, pattern="^[0-9a-f]{16}$")
     errorClass: str | None = Field(
         default=None,
-        pattern="^[!-~]([ -~]{0,198}[!-~])?$",
+        pattern=f"^{ERROR_CLASS}$",
         description="The type of the error",
     )
     diedFrom: Time | None = Field(default=None, description="Not before this time")

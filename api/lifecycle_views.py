@@ -6,7 +6,7 @@ import datetime as dt
 import json
 from typing import TYPE_CHECKING, Any
 
-from api.views import error_document, settled_text, time_text, why_document
+from api.views import error_document, s3_path_of, settled_text, time_text, why_document
 from infra.redrive_choice import REDRIVABLE
 from schema.lifecycle import InputStatus
 
@@ -133,7 +133,7 @@ def history_document(
         "correlationId": row.correlation_id,
         "status": row.state,
         "input": json.loads(row.body),
-        "s3Path": result.get("s3Path") if isinstance(result, dict) else None,
+        "s3Path": s3_path_of(result),
         "reused": row.reused,
         "result": result,
         "generation": row.generation,

@@ -114,7 +114,11 @@ class InputError(BaseModel):
 
 
 class DataContent(BaseModel):
-    """One input of the job: its own fields, and where its file is."""
+    """One input of the job: its own fields, and where its file is.
+
+    An input without fields of its own, or with one named ``input``, ``s3Path``, ``status``,
+    ``error`` or ``reason``, stands whole under ``input``.
+    """
 
     model_config = ConfigDict(extra="allow")
 

@@ -33,6 +33,7 @@ _ANSWERS = (
     *LIFECYCLE_ANSWERS,
     *STORY_ANSWERS,
 )
+_REQUEST = "JobRequest"
 # In the sample data of the local stack, so that it can be tried as it stands.
 _EXAMPLE = {
     "inputs": [
@@ -74,13 +75,11 @@ def openapi_document(kinds: Mapping[str, Kind], settings: Settings) -> dict[str,
 
 
 def _schemas(kinds: Mapping[str, Kind], settings: Settings) -> dict[str, Any]:
-    requests = [models.JobFields, *(k.input_model for k in kinds.values())]
-    requests += [k.options_model for k in kinds.values()]
-    modes: list[Any] = [(model, "validation") for model in dict.fromkeys(requests)]
-    modes += [(model, "validation") for model in LIFECYCLE_REQUESTS]
+    modes: list[Any] = [(model, "validation") for model in (models.JobFields, *LIFECYCLE_REQUESTS)]
     modes += [(model, "serialization") for model in (*_ANSWERS, models.ProblemDocument)]
-    references, definitions = models_json_schema(modes, ref_template=SCHEMA)
+    _, definitions = models_json_schema(modes, ref_template=SCHEMA)
     schemas: dict[str, Any] = definitions["$defs"]
+    references, schemas_of_kinds = _schemas_of_kinds(kinds, schemas)
 
     def one_of(members: list[type[Any]]) -> dict[str, Any]:
         choice = [references[(member, "validation")] for member in dict.fromkeys(members)]
@@ -112,7 +111,29 @@ def _schemas(kinds: Mapping[str, Kind], settings: Settings) -> dict[str, Any]:
     request["properties"] = {"inputs": inputs, **fields}
     request["required"] = ["inputs"]
     request["examples"] = [_EXAMPLE]
-    return {"JobRequest": request, **schemas}
+    return {**schemas_of_kinds, _REQUEST: request, **schemas}
+
+
+def _schemas_of_kinds(
+    kinds: Mapping[str, Kind], ours: Mapping[str, Any]
+) -> tuple[dict[Any, Any], dict[str, Any]]:
+    """Give the models of the kinds: what has the name of one of ours gets another."""
+    of_kinds = [kind.input_model for kind in kinds.values()]
+    of_kinds += [kind.options_model for kind in kinds.values()]
+    modes: list[Any] = [(model, "validation") for model in dict.fromkeys(of_kinds)]
+    references, definitions = models_json_schema(modes, ref_template=SCHEMA)
+    schemas: dict[str, Any] = definitions["$defs"]
+    taken = {_REQUEST: None, **ours}
+    other_names = {
+        name: f"{name}OfKind" for name in schemas if name in taken and schemas[name] != taken[name]
+    }
+    text = json.dumps([list(references.values()), schemas])
+    for name, other in other_names.items():
+        assert other not in taken, other
+        text = text.replace(f'"{SCHEMA.format(model=name)}"', f'"{SCHEMA.format(model=other)}"')
+    pointers, schemas = json.loads(text)
+    schemas = {other_names.get(name, name): schema for name, schema in schemas.items()}
+    return dict(zip(references, pointers, strict=True)), schemas
 
 
 def _paths(settings: Settings) -> dict[str, Any]:

@@ -20,6 +20,10 @@ if TYPE_CHECKING:
 DEFAULT_PAGE = 100
 LARGEST_PAGE = 500
 OWNER = re.compile(r"[A-Za-z0-9._-]{1,64}")
+# Whatever a processor may have called its error, as it is stored and shown: without white space
+# around it, and without control characters but a tab and the end of a line.
+_NO_CONTROL = r"\x00-\x08\x0b-\x1f\x7f-\x9f"
+ERROR_CLASS = rf"[^\s{_NO_CONTROL}]([^{_NO_CONTROL}]{{0,198}}[^\s{_NO_CONTROL}])?"
 _DIGITS = re.compile(r"[0-9]{1,9}")
 
 

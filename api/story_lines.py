@@ -23,7 +23,7 @@ def heading(head: Row[Any], *, ordinal: int | None) -> str:
     trace = trace_id(head.traceparent) or "none"
     return (
         f"{head.key}  {head.status}  {which}{_many(head.total, 'input')}"
-        f"  kind {head.kind}  owner {head.owner}\n"
+        f"  kind {head.kind}  owner {_printable(head.owner)}\n"
         f"correlation {head.correlation_id}  trace {trace}\n"
         f"{'TIME (UTC)':<24}{'AFTER':>10}  WHAT\n"
     )
@@ -68,8 +68,8 @@ def line(step: Row[Any], *, of_many: bool, by_relay: bool) -> Line:
     elif step.type == "entry.due":
         what += f": waits for {'the relay' if by_relay else 'a consumer'}"
     if step.type in _WAITING and step.because is not None:
-        what += f"; {_shown(step.because)}"
-    return Line(step, what, step.at if step.until is None else step.until)
+        what += f"; {_cut(step.because)}"
+    return Line(step, _printable(what), step.at if step.until is None else step.until)
 
 
 def _failure(step: Row[Any]) -> str:
@@ -103,16 +103,20 @@ def _subject(step: Row[Any]) -> str:
 def _error(step: Row[Any]) -> str:
     if step.error_message is None:
         return ""
-    return f": {step.error_class}: {_shown(step.error_message)}"
+    return f": {step.error_class}: {_cut(step.error_message)}"
 
 
 def _because(step: Row[Any]) -> str:
-    return "" if step.because is None else f": {_shown(step.because)}"
+    return "" if step.because is None else f": {_cut(step.because)}"
 
 
-def _shown(message: str) -> str:
-    # It may come from anywhere: nothing of it may steer the terminal.
-    return "".join(c if c.isprintable() else "·" for c in message[:_WIDEST_ERROR])
+def _cut(message: str) -> str:
+    return message[:_WIDEST_ERROR]
+
+
+def _printable(text: str) -> str:
+    # Names, classes and messages may come from anywhere: nothing of them may steer the terminal.
+    return "".join(c if c.isprintable() else "·" for c in text)
 
 
 def _many(number: int, what: str) -> str:

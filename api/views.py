@@ -15,6 +15,10 @@ if TYPE_CHECKING:
 
     from schema.kinds import Kind
 
+# What stands beside the own fields of an input, or in place of them
+# (docs/decisions/what-an-input-calls-its-own.md).
+_OURS = frozenset({"input", "s3Path", "status", "error", "reason"})
+
 
 def job_document(row: Row[Any], *, kind: Kind | None, base: str) -> dict[str, Any]:
     """Give a job as the contract has it, then what goes beyond; ``base`` is where ``/jobs`` is."""
@@ -110,7 +114,7 @@ def input_document(row: Row[Any]) -> dict[str, Any]:
         "ordinal": row.ordinal,
         "status": row.state,
         "input": json.loads(row.body),
-        "s3Path": result.get("s3Path") if isinstance(result, dict) else None,
+        "s3Path": s3_path_of(result),
         "reused": row.reused,
         "result": result,
         "attempts": row.attempts,
@@ -119,6 +123,12 @@ def input_document(row: Row[Any]) -> dict[str, Any]:
         "settledAt": settled_text(row),
         "availableAt": time_text(row.available_at),
     }
+
+
+def s3_path_of(result: Any) -> str | None:
+    """Give the file that a result names; what else a processor calls so is in the result alone."""
+    path = result.get("s3Path") if isinstance(result, dict) else None
+    return path if isinstance(path, str) else None
 
 
 def _data_content(row: Row[Any], kind: Kind | None) -> list[dict[str, Any]]:
@@ -139,8 +149,11 @@ def _data_content(row: Row[Any], kind: Kind | None) -> list[dict[str, Any]]:
 
 
 def _in_order(stored: Any, names: Iterable[str]) -> dict[str, Any]:
-    """Give an input's own fields as its kind orders them, which JSONB forgets."""
-    if not isinstance(stored, dict):
+    """Give an input's own fields as its kind orders them, which JSONB forgets.
+
+    What has no fields, or one that is named like one of ours, is given whole, as ``input``.
+    """
+    if not isinstance(stored, dict) or not _OURS.isdisjoint(stored):
         return {"input": stored}
     return {name: stored[name] for name in names if name in stored} | stored
 

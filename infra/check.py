@@ -100,7 +100,7 @@ def _check_processors(settings: Settings) -> None:
                 check(settings)
             except Misconfigured as error:
                 raise Misconfigured(f"{about}: {error}") from error
-            except Exception as error:  # whatever a user's code raises
+            except (Exception, SystemExit) as error:  # whatever a user's code raises
                 told = f"{type(error).__name__}: {error}"
                 raise Misconfigured(f"{about}: check_settings: {told}") from error
 

@@ -20,8 +20,8 @@ from aiobotocore.session import AioSession
 from botocore import exceptions as boto
 
 from infra.aws_codes import meaning_of_code
-from infra.telemetry.redaction import redact
 from schema.errors import Fault, HaulageError, Misconfigured, Unavailable, Unusable
+from schema.redaction import redact
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Iterator

@@ -7,12 +7,15 @@ from http import HTTPStatus
 from typing import TYPE_CHECKING
 
 import httptools
+import structlog
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
 if TYPE_CHECKING:
     import asyncio
 
     from uvicorn.protocols.http.httptools_impl import RequestResponseCycle
+
+log: structlog.stdlib.BoundLogger = structlog.get_logger(__name__)
 
 # How exactly the bytes of an unfinished head are known.
 _HEAD_PIECE_BYTES = 4 * 1024
@@ -121,6 +124,9 @@ class _LimitedProtocol(HttpToolsProtocol):
         self._is_in_head = False
         self._stop_timer()
         is_next = self._is_answered()
+        many = max(len(self.connections), len(self.tasks))
+        if many >= self.limits.connections:
+            log.warning("http.refused", status=503, connections=many)
         super().on_headers_complete()
         if is_next:
             self._answering = self.cycle
@@ -144,6 +150,9 @@ class _LimitedProtocol(HttpToolsProtocol):
             self._start_timer()
         self._watch_closing()
 
+    def _unsupported_upgrade_warning(self) -> None:
+        """Say nothing: it is answered as if it had not asked for an upgrade, and logged so."""
+
     def send_400_response(self, msg: str) -> None:
         status, text = self._refusal or (400, msg)
         self._refuse(status, text)
@@ -160,6 +169,7 @@ class _LimitedProtocol(HttpToolsProtocol):
         self._stop_timer()
         if self.transport.is_closing():
             return
+        log.debug("http.refused", status=status)
         if self._is_answered():
             phrase = HTTPStatus(status).phrase
             self.transport.write(

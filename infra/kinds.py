@@ -12,6 +12,14 @@ from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError
 from schema.errors import Misconfigured
 from schema.export import EXPORT
 from schema.kinds import ConcurrencyBounds, Kind
+from schema.limits import (
+    MOST_AT_ONCE,
+    MOST_ATTEMPTS,
+    MOST_BACKOFF_BASE_SECONDS,
+    MOST_BACKOFF_CAP_SECONDS,
+    MOST_CHUNK_INPUTS,
+)
+from schema.outcome import Backoff
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -24,19 +32,21 @@ class KindPolicy(BaseModel):
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
-    max_attempts: int | None = Field(default=None, alias="maxAttempts", ge=1, le=100)
+    max_attempts: int | None = Field(default=None, alias="maxAttempts", ge=1, le=MOST_ATTEMPTS)
     backoff_base_seconds: float | None = Field(
-        default=None, alias="backoffBaseSeconds", gt=0, le=86_400
+        default=None, alias="backoffBaseSeconds", gt=0, le=MOST_BACKOFF_BASE_SECONDS
     )
     backoff_cap_seconds: float | None = Field(
-        default=None, alias="backoffCapSeconds", gt=0, le=2_592_000
+        default=None, alias="backoffCapSeconds", gt=0, le=MOST_BACKOFF_CAP_SECONDS
     )
-    chunk_maximum: int | None = Field(default=None, alias="chunkMaximum", ge=1, le=10_000)
+    chunk_maximum: int | None = Field(
+        default=None, alias="chunkMaximum", ge=1, le=MOST_CHUNK_INPUTS
+    )
     concurrency_minimum: int | None = Field(
-        default=None, alias="concurrencyMinimum", ge=1, le=10_000
+        default=None, alias="concurrencyMinimum", ge=1, le=MOST_AT_ONCE
     )
     concurrency_maximum: int | None = Field(
-        default=None, alias="concurrencyMaximum", ge=1, le=10_000
+        default=None, alias="concurrencyMaximum", ge=1, le=MOST_AT_ONCE
     )
 
 
@@ -97,16 +107,12 @@ def _read_policies(text: str) -> dict[str, KindPolicy]:
 
 
 def _applied(kind: Kind, policy: KindPolicy) -> Kind:
-    backoff = dataclasses.replace(
-        kind.backoff,
-        base_seconds=policy.backoff_base_seconds or kind.backoff.base_seconds,
-        cap_seconds=policy.backoff_cap_seconds or kind.backoff.cap_seconds,
-    )
-    if backoff.cap_seconds < backoff.base_seconds:
+    base_seconds = policy.backoff_base_seconds or kind.backoff.base_seconds
+    cap_seconds = policy.backoff_cap_seconds or kind.backoff.cap_seconds
+    if cap_seconds < base_seconds:
         raise Misconfigured(
-            f"HAULAGE_KIND_POLICIES: {kind.name}: backoffCapSeconds"
-            f" ({backoff.cap_seconds:g}) is less than backoffBaseSeconds"
-            f" ({backoff.base_seconds:g})"
+            f"HAULAGE_KIND_POLICIES: {kind.name}: backoffCapSeconds ({cap_seconds:g}) is less than"
+            f" backoffBaseSeconds ({base_seconds:g})"
         )
     maximum = policy.chunk_maximum or kind.chunk.maximum
     at_least = policy.concurrency_minimum or kind.concurrency.minimum
@@ -120,7 +126,7 @@ def _applied(kind: Kind, policy: KindPolicy) -> Kind:
         kind,
         max_attempts=policy.max_attempts or kind.max_attempts,
         concurrency=ConcurrencyBounds(at_least, at_most),
-        backoff=backoff,
+        backoff=Backoff(base_seconds, cap_seconds),
         chunk=dataclasses.replace(
             kind.chunk, maximum=maximum, minimum=min(kind.chunk.minimum, maximum)
         ),
@@ -136,6 +142,7 @@ def load(reference: str, *, setting: str) -> Any:  # noqa: ANN401 - whatever the
         return getattr(import_module(module_name), attribute)
     except (ImportError, AttributeError) as error:
         raise Misconfigured(f"{setting}: cannot load {reference!r}: {error}") from error
-    except Exception as error:  # it is the user's module: anything may come of running it
+    except (Exception, SystemExit) as error:
+        # It is the user's module: anything may come of running it.
         told = f"{type(error).__name__}: {error}"
         raise Misconfigured(f"{setting}: cannot load {reference!r}: {told}") from error

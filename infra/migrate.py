@@ -29,8 +29,8 @@ import schema.migrations
 from infra.database import first_line
 from infra.database_url import open_engine
 from infra.settings import Settings
-from infra.telemetry.redaction import redact
 from schema.errors import Misconfigured, Unavailable
+from schema.redaction import redact
 
 if TYPE_CHECKING:
     from sqlalchemy import Connection

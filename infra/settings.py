@@ -66,6 +66,7 @@ class Settings(BaseModel):
     # API.
     api_host: str = "127.0.0.1"
     api_port: int = Field(default=8080, ge=0, le=65_535)
+    api_drain_delay_seconds: float = Field(default=1, ge=0, le=300)
     max_body_bytes: int = Field(default=64 * 1024 * 1024, ge=1024)
     max_inputs: int = Field(default=100_000, ge=1, le=10_000_000)
     max_stream_bytes: int = Field(default=1024**3, ge=1024)

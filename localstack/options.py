@@ -9,10 +9,10 @@ from typing import NamedTuple
 
 import psutil
 
-from infra.telemetry.redaction import redact
 from localstack import children
 from localstack.processes import Identity
 from localstack.settings import PREFIX, LocalSettings
+from schema.redaction import redact
 
 # What the stack gives to its processes itself, and what is for clients.
 _OURS = frozenset({

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from schema.limits import MOST_CHUNK_INPUTS, check_positive, check_whole
+
 
 @dataclass(frozen=True, slots=True)
 class ChunkBounds:
@@ -13,6 +15,12 @@ class ChunkBounds:
     maximum: int = 100
     target_slice_ms: float = 2_000.0
     safety: float = 0.8
+
+    def __post_init__(self) -> None:
+        check_whole("chunk minimum", self.minimum, least=1, most=MOST_CHUNK_INPUTS)
+        check_whole("chunk maximum", self.maximum, least=self.minimum, most=MOST_CHUNK_INPUTS)
+        check_positive("chunk target_slice_ms", self.target_slice_ms)
+        check_positive("chunk safety", self.safety)
 
 
 def chunk_size(input_ms: float | None, bounds: ChunkBounds) -> int:

@@ -13,14 +13,17 @@ from typing import TYPE_CHECKING, Literal
 from pydantic import BaseModel, ConfigDict
 
 from schema.chunking import ChunkBounds
+from schema.errors import Misconfigured
+from schema.limits import MOST_AT_ONCE, MOST_ATTEMPTS, check_positive, check_whole
 from schema.outcome import Backoff
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Hashable
 
 _NAME = re.compile(r"[a-z][a-z0-9_-]{0,63}")
 # An interpreter with what every processor needs takes about half of this before any work.
 LEAST_MEMORY_BYTES = 128 * 1024 * 1024
+_MOST_MEMORY_BYTES = 2**63 - 1
 
 
 class JobInput(BaseModel):
@@ -46,6 +49,11 @@ class ConcurrencyBounds:
     minimum: int = 1
     maximum: int | None = None
 
+    def __post_init__(self) -> None:
+        check_whole("concurrency minimum", self.minimum, least=1, most=MOST_AT_ONCE)
+        if self.maximum is not None:
+            check_whole("concurrency maximum", self.maximum, least=self.minimum, most=MOST_AT_ONCE)
+
 
 @dataclass(frozen=True, slots=True)
 class Kind:
@@ -68,26 +76,59 @@ class Kind:
     concurrency: ConcurrencyBounds = field(default_factory=ConcurrencyBounds)
     backoff: Backoff = field(default_factory=Backoff)
     max_attempts: int = 8
-    identity: Callable[[BaseModel], object] | None = None
+    identity: Callable[[BaseModel], Hashable] | None = None
     time_limit_seconds: float | None = None
     isolation: Literal["none", "process"] = "none"
     memory_limit_bytes: int | None = None
 
     def __post_init__(self) -> None:
-        if not _NAME.fullmatch(self.name):
+        if not isinstance(self.name, str) or not _NAME.fullmatch(self.name):
             msg = f"kind name {self.name!r} must match {_NAME.pattern}"
             raise ValueError(msg)
-        most = self.concurrency.maximum
-        if self.concurrency.minimum < 1 or (most is not None and most < self.concurrency.minimum):
-            msg = f"kind {self.name!r}: concurrency must have 1 <= minimum <= maximum"
+        try:
+            self._check()
+        except ValueError as error:
+            msg = f"kind {self.name!r}: {error}"
+            raise ValueError(msg) from None
+
+    def _check(self) -> None:
+        for name, model in (("input", self.input_model), ("options", self.options_model)):
+            if not isinstance(model, type) or not issubclass(model, BaseModel):
+                msg = f"{name}_model must be a pydantic model, not {model!r}"
+                raise ValueError(msg)  # noqa: TRY004 - one class for whatever a kind has wrong
+        if self.identity is not None and not callable(self.identity):
+            msg = f"identity must be a function, not {self.identity!r}"
             raise ValueError(msg)
-        if self.time_limit_seconds is not None and self.time_limit_seconds <= 0:
-            msg = f"kind {self.name!r}: time_limit_seconds must be above 0; None sets no limit"
+        check_whole("max_attempts", self.max_attempts, least=1, most=MOST_ATTEMPTS)
+        if self.time_limit_seconds is not None:
+            check_positive("time_limit_seconds (None sets no limit)", self.time_limit_seconds)
+        if self.isolation not in {"none", "process"}:
+            msg = f"isolation must be 'none' or 'process', not {self.isolation!r}"
             raise ValueError(msg)
         if self.memory_limit_bytes is not None:
             if self.isolation != "process":
-                msg = f"kind {self.name!r}: memory_limit_bytes needs isolation='process'"
+                msg = "memory_limit_bytes needs isolation='process'"
                 raise ValueError(msg)
-            if self.memory_limit_bytes < LEAST_MEMORY_BYTES:
-                msg = f"kind {self.name!r}: memory_limit_bytes is below {LEAST_MEMORY_BYTES}"
-                raise ValueError(msg)
+            check_whole(
+                "memory_limit_bytes",
+                self.memory_limit_bytes,
+                least=LEAST_MEMORY_BYTES,
+                most=_MOST_MEMORY_BYTES,
+            )
+
+    def identity_of(self, model: BaseModel) -> Hashable:
+        """Give what makes this input the same as another; raise ``Misconfigured`` where it cannot.
+
+        Only for a kind that has an ``identity``.
+        """
+        assert self.identity is not None, "the whole body is the identity"
+        try:
+            identity = self.identity(model)
+            hash(identity)
+        except Exception as error:
+            # Whatever the code of a kind raises, it is not the request that is at fault.
+            told = f"{type(error).__name__}: {error}"
+            raise Misconfigured(
+                f"kind {self.name!r}: identity must give a text, a number or a tuple: {told}"
+            ) from error
+        return identity

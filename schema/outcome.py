@@ -8,6 +8,8 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, assert_never
 
 from schema.lifecycle import InputStatus
+from schema.limits import MOST_BACKOFF_BASE_SECONDS, MOST_BACKOFF_CAP_SECONDS, check_number
+from schema.redaction import redact
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -15,7 +17,7 @@ if TYPE_CHECKING:
 MESSAGE_LIMIT = 2_000
 # What is longer is cut before a pattern sees it: messages are foreign, and may be megabytes.
 _LOOKED_AT = 8 * 1024
-_UNPRINTABLE = re.compile(r"[\x00-\x08\x0b-\x1f\x7f\ud800-\udfff]")
+_UNPRINTABLE = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\ud800-\udfff]")
 _VARIABLE = re.compile(
     r"0x[0-9a-f]+|[0-9a-f]{8}-[0-9a-f-]{27}|\d+|'[^']*'|\"[^\"]*\"", re.IGNORECASE
 )
@@ -88,6 +90,15 @@ class Backoff:
     base_seconds: float = 4.0
     cap_seconds: float = 900.0
 
+    def __post_init__(self) -> None:
+        check_number("backoff base_seconds", self.base_seconds, most=MOST_BACKOFF_BASE_SECONDS)
+        check_number(
+            "backoff cap_seconds",
+            self.cap_seconds,
+            least=self.base_seconds,
+            most=MOST_BACKOFF_CAP_SECONDS,
+        )
+
     def delay(self, attempt: int, jitter: float) -> float:
         """Give the delay after attempt number ``attempt`` (from 1); ``jitter`` lies in [0, 1)."""
         ceiling = min(self.cap_seconds, self.base_seconds * 2.0 ** min(attempt - 1, 32))
@@ -115,25 +126,30 @@ def decide(
         case Succeeded():
             return _DONE
         case Skipped(reason):
-            return Verdict(InputStatus.SKIPPED, error_message=clean(reason))
+            return Verdict(InputStatus.SKIPPED, error_message=told(reason))
         case Missing(reason):
-            return Verdict(InputStatus.NOT_FOUND, None, "NotFound", clean(reason))
+            return Verdict(InputStatus.NOT_FOUND, None, "NotFound", told(reason))
         case Refused(error_class, message):
-            return Verdict(InputStatus.DLQ, None, error_class, clean(message))
+            return Verdict(InputStatus.DLQ, None, error_class, told(message))
         case Failed(error_class, message, retry_after_seconds):
             if attempt >= max_attempts:
-                return Verdict(InputStatus.DLQ, None, error_class, clean(message))
+                return Verdict(InputStatus.DLQ, None, error_class, told(message))
             asked = min(retry_after_seconds or 0.0, backoff.cap_seconds)
             delay = max(backoff.delay(attempt, jitter), asked)
-            return Verdict(InputStatus.RETRY_WAIT, delay, error_class, clean(message))
+            return Verdict(InputStatus.RETRY_WAIT, delay, error_class, told(message))
         case Lapsed(worker):
-            message = clean(f"worker {worker} vanished before it settled the input")
+            message = told(f"worker {worker} vanished before it settled the input")
             if attempt >= max_attempts:
                 return Verdict(InputStatus.DLQ, None, "WorkerLost", message)
             delay = backoff.delay(attempt, jitter)
             return Verdict(InputStatus.PENDING, delay, "WorkerLost", message)
         case _:
             assert_never(outcome)
+
+
+def told(message: str) -> str:
+    """Make a message fit to store and to show: without credentials, and as ``clean`` makes it."""
+    return clean(redact(message))
 
 
 def clean(message: str) -> str:

@@ -108,4 +108,4 @@ def _check_delay(value: object) -> None:
 
 def _class_name(value: object) -> str:
     _check_text("error_class", value)
-    return clean(str(value))[:_CLASS_LIMIT]
+    return clean(str(value))[:_CLASS_LIMIT].rstrip()

@@ -10,8 +10,8 @@ import sqlalchemy as sa
 from sqlalchemy import exc as sa_exc
 
 from infra.database import Database
-from infra.telemetry.redaction import redact
 from schema.errors import Misconfigured
+from schema.redaction import redact
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Sequence

@@ -118,7 +118,7 @@ def _made(kind: Kind, resources: Resources, where: str) -> object:
         return factory(resources)
     except HaulageError as error:
         raise Misconfigured(f"{where}: {error}") from error
-    except Exception as error:
+    except (Exception, SystemExit) as error:
         raise Misconfigured(f"{where} failed: {type(error).__name__}: {error}") from error
 
 

@@ -6,9 +6,8 @@ from itertools import islice
 
 from pydantic import ValidationError
 
-from infra.telemetry.redaction import redact
 from schema.errors import Fault, HaulageError, InvalidInput, NotFound, Refusal, Skip
-from schema.outcome import Failed, Missing, Outcome, Refused, Skipped, clean
+from schema.outcome import Failed, Missing, Outcome, Refused, Skipped, told
 
 _MOST_PROBLEMS = 20
 
@@ -16,7 +15,7 @@ _MOST_PROBLEMS = 20
 def outcome_of(error: Exception) -> Outcome:
     """Say what follows from an exception that a processor raised."""
     error = _only_leaf(error)
-    message = clean(redact(str(error)))
+    message = told(str(error))
     match error:
         case NotFound():
             return Missing(message)
@@ -28,7 +27,7 @@ def outcome_of(error: Exception) -> Outcome:
             return Failed(type(error).__name__, message, error.retry_after_seconds)
         case ValidationError():
             # Its own text repeats the values, which may be secret or large.
-            return Refused(InvalidInput.__name__, clean(_problems(error)))
+            return Refused(InvalidInput.__name__, told(_problems(error)))
         case _:
             # Misconfigured too: somebody can still put it right before the attempts run out.
             return Failed(type(error).__name__, message)
@@ -47,7 +46,7 @@ def _only_leaf(error: Exception) -> Exception:
 
 
 def _problems(error: ValidationError) -> str:
-    problems = error.errors(include_url=False, include_context=False, include_input=False)
-    lines = ("/".join(map(str, problem["loc"])) + ": " + problem["msg"] for problem in problems)
-    told = "; ".join(islice(lines, _MOST_PROBLEMS))
-    return redact(f"the input no longer fits {error.title}: {told}")
+    found = error.errors(include_url=False, include_context=False, include_input=False)
+    lines = ("/".join(map(str, problem["loc"])) + ": " + problem["msg"] for problem in found)
+    problems = "; ".join(islice(lines, _MOST_PROBLEMS))
+    return f"the input no longer fits {error.title}: {problems}"

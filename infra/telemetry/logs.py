@@ -11,6 +11,7 @@ import re
 import sys
 import traceback
 from contextlib import contextmanager
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 from uuid import uuid4
 
@@ -18,10 +19,11 @@ import structlog
 import structlog.tracebacks
 
 from infra.sampling import Sample
-from infra.telemetry.redaction import CUT, TEXT_LIMIT, redact, redact_event, render_json
+from infra.telemetry.redaction import redact_event, render_json
+from schema.redaction import CUT, TEXT_LIMIT, redact
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, MutableMapping
+    from collections.abc import Callable, Iterator, MutableMapping
 
     from structlog.typing import ExcInfo
 
@@ -33,7 +35,9 @@ _PARTS = 4  # of a traceparent: version, trace, span, flags
 _MOST_FRAMES = 20
 _MOST_LINES = 120
 # Libraries that log every call, or what our own events say, at INFO; their warnings still pass.
-_QUIET = ("aiobotocore", "aioboto3", "botocore", "asyncio", "uvicorn", "alembic")
+_QUIET = ("aiobotocore", "aioboto3", "botocore", "asyncio", "alembic")
+# What it warns of comes of any client; what there is to say of that, infra.http_limits says.
+_QUIETER = ("uvicorn",)
 
 
 def new_correlation_id() -> str:
@@ -78,7 +82,7 @@ def configure_logging(settings: Settings, *, process: str, worker: str) -> None:
         else [
             structlog.processors.ExceptionRenderer(_plain_traceback),
             redact_event,
-            _without_nothing,
+            _for_a_terminal,
             structlog.dev.ConsoleRenderer(
                 colors=sys.stderr.isatty(), exception_formatter=structlog.dev.plain_traceback
             ),
@@ -109,6 +113,8 @@ def configure_logging(settings: Settings, *, process: str, worker: str) -> None:
     root.setLevel(settings.log_level.upper())
     for name in _QUIET:
         logging.getLogger(name).setLevel(logging.WARNING)
+    for name in _QUIETER:
+        logging.getLogger(name).setLevel(logging.ERROR)
 
 
 def _with_process(process: str, worker: str) -> Any:  # noqa: ANN401 - structlog's processor type
@@ -120,9 +126,51 @@ def _with_process(process: str, worker: str) -> Any:  # noqa: ANN401 - structlog
     return add
 
 
-def _without_nothing(_logger: object, _name: str, event: MutableMapping[str, Any]) -> Any:  # noqa: ANN401
-    """Leave out what a reader of a terminal has no use for: fields that have no value."""
-    return {name: value for name, value in event.items() if value is not None}
+def _for_a_terminal(_logger: object, _name: str, event: MutableMapping[str, Any]) -> Any:  # noqa: ANN401
+    """Leave out fields without a value, and what would steer the terminal or forge a line."""
+    return {
+        _printable(name): _FOR_A_TERMINAL.get(name, _field)(value)
+        for name, value in event.items()
+        if value is not None
+    }
+
+
+def _printable(text: object) -> str:
+    text = str(text)
+    if text.isprintable():
+        return text
+    return "".join(c if c.isprintable() else _escaped(c) for c in text)
+
+
+def _escaped(character: str) -> str:
+    return character.encode("unicode_escape").decode()
+
+
+def _field(value: object) -> object:
+    # What is no text is shown by its repr, which escapes.
+    return _Shown(value) if isinstance(value, str) and not value.isprintable() else value
+
+
+@dataclass(frozen=True, slots=True)
+class _Shown:
+    """A text that a renderer would write as it is."""
+
+    text: str
+
+    def __repr__(self) -> str:
+        return repr(self.text)
+
+
+def _indented(text: object) -> str:
+    return "\n".join("    " + _printable(line) for line in str(text).split("\n"))
+
+
+# The rest are fields of a name.
+_FOR_A_TERMINAL: dict[str, Callable[[object], object]] = {
+    "event": _printable,
+    "exception": _indented,
+    "stack": _indented,
+}
 
 
 # The locals of frames hold keys, passwords and whole inputs: they are never written.

@@ -33,6 +33,7 @@ RUN = Operation("run", None, SpanKind.INTERNAL)
 ERROR_TYPE = "error.type"
 
 HTTP_METHOD = "http.request.method"
+HTTP_METHOD_ORIGINAL = "http.request.method_original"
 HTTP_ROUTE = "http.route"
 HTTP_STATUS = "http.response.status_code"
 URL_PATH = "url.path"

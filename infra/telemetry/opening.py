@@ -138,7 +138,9 @@ def _span_exporter(protocol: Protocol) -> ToldSpanExporter:
     else:
         from opentelemetry.exporter.otlp.proto.http import trace_exporter as over_http
 
-        exporter = over_http.OTLPSpanExporter()
+        from infra.telemetry.collecting import traces_session
+
+        exporter = over_http.OTLPSpanExporter(session=traces_session())
     take_over_logs()
     return ToldSpanExporter(exporter)
 
@@ -187,7 +189,9 @@ def _otlp_reader(protocol: Protocol) -> MetricReader:
     else:
         from opentelemetry.exporter.otlp.proto.http import metric_exporter as over_http
 
-        exporter = over_http.OTLPMetricExporter()
+        from infra.telemetry.collecting import metrics_session
+
+        exporter = over_http.OTLPMetricExporter(session=metrics_session())
     take_over_logs()
     return PeriodicExportingMetricReader(ToldMetricExporter(exporter))
 

@@ -101,26 +101,35 @@ def _protocol(environment: Mapping[str, str], signal: str) -> Protocol | None:
     if exporter == "none" or not endpoint:
         return None
     _check_headers(environment, signal)
-    if "@" in _place(endpoint):
-        raise Misconfigured(
-            "OTEL_EXPORTER_OTLP_ENDPOINT: credentials in an address get into logs; they belong"
-            " into OTEL_EXPORTER_OTLP_HEADERS"
-        )
     protocol = _setting(environment, signal, "PROTOCOL") or "http/protobuf"
     if protocol not in _PROTOCOLS:
         raise Misconfigured(
             f"OTEL_EXPORTER_OTLP_PROTOCOL: {protocol[:50]!r} is none of {', '.join(_PROTOCOLS)}"
         )
+    _check_endpoint(endpoint, protocol)
     _check_exporter(environment, signal, protocol)
     return cast(Protocol, protocol)
 
 
-def _place(endpoint: str) -> str:
+def _check_endpoint(endpoint: str, protocol: str) -> None:
+    """Refuse what is no address of a collector, without repeating it: it may hold a secret."""
+    has_scheme = "://" in endpoint
     try:
-        return urlsplit(endpoint if "//" in endpoint else f"//{endpoint}").netloc
+        parts = urlsplit(endpoint if has_scheme else f"//{endpoint}")
+        is_whole = bool(parts.hostname) and parts.port != 0
     except ValueError:
-        # The error repeats the address, and with it what may be a secret.
         raise Misconfigured("OTEL_EXPORTER_OTLP_ENDPOINT is no address") from None
+    if "@" in parts.netloc or parts.query or parts.fragment:
+        raise Misconfigured(
+            "OTEL_EXPORTER_OTLP_ENDPOINT: credentials and queries in an address get into logs;"
+            " keys belong into OTEL_EXPORTER_OTLP_HEADERS"
+        )
+    may_lack_scheme = protocol == "grpc" and not has_scheme
+    if not is_whole or not (parts.scheme in {"http", "https"} or may_lack_scheme):
+        raise Misconfigured(
+            "OTEL_EXPORTER_OTLP_ENDPOINT is no address of a collector: http://… or https://…"
+            + (", or host:port" if protocol == "grpc" else "")
+        )
 
 
 def _check_exporter(environment: Mapping[str, str], signal: str, protocol: str) -> None:

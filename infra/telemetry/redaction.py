@@ -1,4 +1,4 @@
-"""What is never written: credentials are taken out of texts and log events, and both are cut.
+"""What is never written: credentials are taken out of log events, and these are cut.
 
 Whatever a field of a log event holds, the line that comes of it is plain JSON of bounded size.
 """
@@ -7,37 +7,16 @@ from __future__ import annotations
 
 import json
 import math
-import re
 from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
+from schema.redaction import CUT, HIDDEN, SIGNS, TEXT_LIMIT, is_secret, redact
+
 if TYPE_CHECKING:
     from collections.abc import MutableMapping
 
-# A text of any shape costs time in proportion to its length. ASCII: a letter of another script is
-# no part of a word of ours, and does not stand for a letter of one.
-_SPACE = re.compile(r"\s|\Z")
-_BEARER = re.compile(r"(?ai)(bearer\s{1,8})\S+")
-_NAMED_SECRET = re.compile(
-    r"(?ai)(password\s{0,4}=\s{0,4}|x-amz-(?:signature|security-token)=)"
-    r"""(?:'(?:[^'\\]|\\.)*'?|"(?:[^"\\]|\\.)*"?|[^\s&'"]+)"""
-)
-_QUOTED_SECRET = re.compile(
-    r"""(?ai)(password['"]\s{0,4}:\s{0,4})('(?:[^'\\]|\\.)*'?|"(?:[^"\\]|\\.)*"?)"""
-)
-_API_KEY = re.compile(r"hlg_[A-Za-z0-9_-]+")
-# One of these is in every text that any of the patterns finds. Most have none: looking for words
-# costs a hundredth of what the patterns do.
-_SIGNS = ("://", "bearer", "password", "x-amz-", "hlg_")
-_SECRET_NAME = re.compile(r"(?i)passw(or)?d|secret|authorization|api_?key|(^|_)token$")
-# And one of these in every line that has something to hide, its names included.
-_SIGNS_IN_LINE = (*_SIGNS, "passw", "secret", "authorization", "api_key", "apikey", "token")
-_HIDDEN = "***"
-# What is longer is cut, with a mark, before anything else is done with it.
-TEXT_LIMIT = 8 * 1024
-CUT = "… (cut)"
 # What all fields of a line may take together, besides those that every line has.
 _LINE_LIMIT = 24 * 1024
 _NESTED_LIMIT = 1024
@@ -60,7 +39,7 @@ def render_json(logger: object, name: str, event: MutableMapping[str, Any]) -> s
     with suppress(TypeError, ValueError):
         line = _encoded(event)
         lowered = line.lower()
-        if len(line) <= _NESTED_LIMIT and not any(sign in lowered for sign in _SIGNS_IN_LINE):
+        if len(line) <= _NESTED_LIMIT and not any(sign in lowered for sign in SIGNS):
             return line
     return _encoded(redact_event(logger, name, event))
 
@@ -86,8 +65,8 @@ class _Line:
 
     def field(self, name: object, value: object, depth: int = 0) -> object:
         """Give what may be written of a field."""
-        if value and isinstance(name, str) and _is_secret(name[:TEXT_LIMIT]):
-            return _HIDDEN
+        if value and isinstance(name, str) and is_secret(name):
+            return HIDDEN
         return self.value(value, depth)
 
     def value(self, value: object, depth: int = 0) -> object:
@@ -145,11 +124,6 @@ def _named(name: str) -> str:
     return _text(name)
 
 
-@lru_cache(maxsize=512)
-def _is_secret(name: str) -> bool:
-    return _SECRET_NAME.search(name) is not None
-
-
 def _text(name: object) -> str:
     return redact(name if isinstance(name, str) else _shown(name))
 
@@ -159,48 +133,3 @@ def _shown(value: object) -> str:
         return repr(value)
     except Exception as error:  # noqa: BLE001 - a line is written whatever a field's repr does
         return f"<{type(value).__name__} whose repr raises {type(error).__name__}>"
-
-
-def redact(text: str) -> str:
-    """Take credentials out of a text, and cut it to ``TEXT_LIMIT``.
-
-    Credentials are those inside URLs, bearer tokens, passwords of connection strings, API keys.
-    """
-    cut = len(text) > TEXT_LIMIT
-    text = text[:TEXT_LIMIT]
-    lowered = text.lower()
-    if not any(sign in lowered for sign in _SIGNS):
-        return text + CUT if cut else text
-    text = _without_userinfo(text, is_cut=cut)
-    text = _BEARER.sub(r"\1***", text)
-    text = _NAMED_SECRET.sub(r"\1***", text)
-    text = _QUOTED_SECRET.sub(lambda found: f"{found[1]}{found[2][0]}***{found[2][0]}", text)
-    text = _API_KEY.sub("hlg_***", text)
-    return text + CUT if cut else text
-
-
-def _without_userinfo(text: str, *, is_cut: bool) -> str:
-    """Hide what stands between ``://`` and the ``@`` of a URL, a password of any form among it."""
-    kept: list[str] = []
-    done = end = 0
-    start = text.find("://") + 3
-    while start > 2:  # noqa: PLR2004 - found
-        if start > end:
-            found = _SPACE.search(text, start)
-            assert found is not None, "the end of the text is one"
-            end = found.start()
-        slash = text.find("/", start, end)
-        authority_end = end if slash < 0 else slash
-        sign = text.rfind("@", start, authority_end)
-        colon = text.find(":", start, authority_end)
-        if sign < 0 <= colon:
-            # A password may hold slashes; one whose end was cut off has no sign.
-            sign = text.find("@", colon, end)
-            if sign < 0 and is_cut and authority_end == len(text):
-                sign = end
-        if sign >= 0:
-            kept += text[done:start], _HIDDEN
-            done = sign
-        start = text.find("://", max(start, done)) + 3
-    kept.append(text[done:])
-    return "".join(kept)

@@ -39,7 +39,8 @@ FROM job j JOIN owner o ON o.id = j.owner_id
 CROSS JOIN LATERAL (
     SELECT array_agg(s.body::text ORDER BY s.ordinal) AS bodies,
            array_agg(s.state ORDER BY s.ordinal) AS states,
-           array_agg(s.result ->> 's3Path' ORDER BY s.ordinal) AS s3_paths,
+           array_agg(CASE jsonb_typeof(s.result -> 's3Path')
+                     WHEN 'string' THEN s.result ->> 's3Path' END ORDER BY s.ordinal) AS s3_paths,
            array_agg(s.error_class ORDER BY s.ordinal) AS error_classes,
            array_agg(s.error_message ORDER BY s.ordinal) AS error_messages,
            sum(octet_length(s.body::text) + coalesce(octet_length(s.result ->> 's3Path'), 0)

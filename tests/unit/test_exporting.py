@@ -3,10 +3,15 @@
 import asyncio
 import io
 import os
-from collections.abc import Sequence
+import threading
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from socketserver import StreamRequestHandler, ThreadingTCPServer
 
 import pytest
 import structlog
+from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter
 from opentelemetry.sdk.metrics import MeterProvider
 from opentelemetry.sdk.metrics.export import PeriodicExportingMetricReader
 from opentelemetry.sdk.trace import ReadableSpan, TracerProvider
@@ -15,9 +20,16 @@ from opentelemetry.sdk.trace.sampling import DEFAULT_ON
 
 from infra.settings import Settings
 from infra.telemetry import names
+from infra.telemetry.collecting import traces_session
 from infra.telemetry.emf import EmfExporter
-from infra.telemetry.exporting import Probes, ToldMetricExporter, ToldSpanExporter
+from infra.telemetry.exporting import (
+    Probes,
+    ToldMetricExporter,
+    ToldSpanExporter,
+    take_over_logs,
+)
 from infra.telemetry.opening import open_instruments
+from infra.telemetry.otel_settings import OtelSettings
 from infra.telemetry.tracing import Tracing, continued
 from schema.errors import Misconfigured
 from schema.message import Trace
@@ -108,6 +120,71 @@ def test_a_span_within_another_is_made_only_where_that_one_is() -> None:
     assert collector.asked == 2
 
 
+@contextmanager
+def answering(first: bytes, then: bytes, every_seconds: float) -> Iterator[str]:
+    """Answer every connection with ``first``, and with ``then`` for as long as it is taken."""
+
+    class Handler(StreamRequestHandler):
+        def handle(self) -> None:
+            try:
+                self.request.recv(65_536)
+                self.wfile.write(first)
+                while then:
+                    is_over.wait(every_seconds)
+                    if is_over.is_set():
+                        return
+                    self.wfile.write(then)
+            except OSError:
+                pass  # the client has hung up, as it should
+
+    is_over = threading.Event()
+    with ThreadingTCPServer(("127.0.0.1", 0), Handler) as server:
+        thread = threading.Thread(target=server.serve_forever, args=(0.05,))
+        thread.start()
+        yield f"http://127.0.0.1:{server.server_address[1]}/v1/traces"
+        is_over.set()
+        server.shutdown()
+        thread.join()
+
+
+OK = b"HTTP/1.1 200 OK\r\n"
+
+
+@pytest.mark.parametrize(
+    ("first", "then", "every_seconds", "told"),
+    [
+        (b"HTTP/1.1 307 x\r\nLocation: /\r\nContent-Length: 0\r\n\r\n", b"", 0, "answered 307"),
+        (b"HTTP/1.1 204 No Content\r\n\r\n", b"", 0, None),
+        (OK + b"Content-Length: 0\r\n\r\n", b"", 0, None),
+        (OK + b"\r\n", b"x" * 65_536, 0, "is no collector"),
+        (OK + b"Content-Encoding: gzip\r\n\r\n", b"x" * 65_536, 0, "is no collector"),
+        (OK + b"Content-Length: 100\r\n\r\n", b"x", 0.1, "no whole answer within 0.5 s"),
+        (OK + b"Transfer-Encoding: chunked\r\n\r\n", b"0", 0.1, "no whole answer within 0.5 s"),
+        (OK + b"X: ", b"x", 0.1, "no whole answer within 0.5 s"),
+        (b"HTTP/1.1 100 Continue\r\n\r\n", b"HTTP/1.1 100 Continue\r\n\r\n", 0.01, "no whole"),
+        (b"HTTP/1.1 401 No\r\n\r\n", b"x" * 65_536, 0, "No"),
+    ],
+)
+def test_only_a_whole_short_answer_of_success_in_time_is_one(
+    first: bytes, then: bytes, every_seconds: float, told: str | None
+) -> None:
+    take_over_logs()
+    with (
+        answering(first, then, every_seconds) as url,
+        traces_session() as session,
+        structlog.testing.capture_logs() as lines,
+    ):
+        session.trust_env = False
+        exporter = ToldSpanExporter(OTLPSpanExporter(url, timeout=0.5, session=session))
+        began = time.monotonic()
+        result = exporter.export([])
+    assert time.monotonic() - began < 5
+    assert (result is SpanExportResult.SUCCESS) == (told is None)
+    errors = [line["error"] for line in lines]
+    assert len(errors) == (told is not None)
+    assert all((told or "") in error for error in errors), errors
+
+
 def test_metrics_that_cannot_be_written_are_told_of_once() -> None:
     read, write = os.pipe()
     os.close(read)
@@ -129,6 +206,12 @@ def test_metrics_that_cannot_be_written_are_told_of_once() -> None:
     "setting",
     [
         "OTEL_EXPORTER_OTLP_ENDPOINT=http://[::1",
+        "OTEL_EXPORTER_OTLP_ENDPOINT=localhost:4318",
+        "OTEL_EXPORTER_OTLP_ENDPOINT=ftp://localhost",
+        "OTEL_EXPORTER_OTLP_ENDPOINT=http://",
+        "OTEL_EXPORTER_OTLP_ENDPOINT=http://localhost:x",
+        "OTEL_EXPORTER_OTLP_METRICS_ENDPOINT=http://localhost/v1/metrics?api_key=S3CRET",
+        "OTEL_EXPORTER_OTLP_TRACES_ENDPOINT=http://u:S3CRET@localhost",
         "OTEL_BSP_MAX_QUEUE_SIZE=0",
         "OTEL_METRIC_EXPORT_INTERVAL=-5",
         "OTEL_SPAN_ATTRIBUTE_COUNT_LIMIT=x",
@@ -148,5 +231,15 @@ def test_what_the_sdk_refuses_is_a_setting_at_fault(
         async with open_instruments(settings, process="test", worker="w", is_exposed=False):
             pass
 
-    with pytest.raises(Misconfigured, match="OTEL_"):
+    with pytest.raises(Misconfigured, match="OTEL_") as raised:
         asyncio.run(serve())
+    assert "S3CRET" not in str(raised.value)
+
+
+@pytest.mark.parametrize("endpoint", ["localhost:4317", "http://localhost:4317", "https://[::1]"])
+def test_over_grpc_an_address_may_lack_its_scheme(endpoint: str) -> None:
+    environment = {
+        "OTEL_EXPORTER_OTLP_ENDPOINT": endpoint,
+        "OTEL_EXPORTER_OTLP_PROTOCOL": "grpc",
+    }
+    assert OtelSettings.from_environment(environment).traces == "grpc"

@@ -31,7 +31,7 @@ from schema.outcome import Artifact, Failed, Missing, Outcome, Refused, Skipped,
     [
         ({"time_limit_seconds": 0}, "above 0"),
         ({"memory_limit_bytes": 2**30}, "needs isolation='process'"),
-        ({"memory_limit_bytes": 1, "isolation": "process"}, "is below"),
+        ({"memory_limit_bytes": 1, "isolation": "process"}, "from 134217728"),
     ],
 )
 def test_a_kind_whose_caps_make_no_sense_is_none(caps: dict[str, Any], reason: str) -> None:

@@ -13,8 +13,9 @@ import pytest
 import structlog
 
 from consumer.processors.verdicts import outcome_of
-from infra.telemetry.redaction import CUT, TEXT_LIMIT, redact, redact_event, render_json
+from infra.telemetry.redaction import redact_event, render_json
 from schema.outcome import MESSAGE_LIMIT, clean, fingerprint
+from schema.redaction import CUT, TEXT_LIMIT, redact
 
 CHECKOUT = Path(__file__).resolve().parent.parent.parent
 KEY = "hlg_" + "k3Y" * 14 + "k"
@@ -110,6 +111,37 @@ def test_a_status_is_a_number_and_a_terminal_shows_no_fields_without_a_value(for
         assert "route" not in line
 
 
+STEERING = """
+import logging, sys
+import structlog
+from infra.process import run
+
+FORGED = "\\x1b[2Jgone\\x9b2J\\r\\n2026-01-01T00:00:00Z [info     ] process.stopped forged=yes"
+
+async def serve(settings, worker, stop):
+    log = structlog.get_logger("steering")
+    log.info("fields", error=FORGED, short="a\\x9bb", many=[FORGED], **{"na\\x9bme": 1})
+    logging.getLogger("library").warning("said %s", FORGED, stack_info=True)
+    raise RuntimeError(FORGED)
+
+sys.exit(run("steering", serve))
+"""
+
+
+@pytest.mark.parametrize("format_", ["json", "console"])
+def test_no_text_steers_a_terminal_or_forges_a_line(format_: str) -> None:
+    environment = {"DATABASE_URL": DSN, "HAULAGE_LOG_FORMAT": format_, "CONSUMER_MODE": "outbox"}
+    ended = subprocess.run(
+        [sys.executable, "-c", STEERING],
+        env=environment, cwd=CHECKOUT, capture_output=True, timeout=60, check=False,
+    )  # fmt: skip
+    written = ended.stderr.decode()
+    assert ended.returncode == 1
+    assert all(character.isprintable() for character in written.replace("\n", ""))
+    assert written.count("forged=yes") >= 4
+    assert not [line for line in written.splitlines() if line.startswith("2026-01-01")]
+
+
 def test_the_cause_of_an_error_inside_nested_task_groups_is_shown_with_its_frames() -> None:
     async def fail() -> None:
         try:
@@ -138,7 +170,8 @@ def test_the_cause_of_an_error_inside_nested_task_groups_is_shown_with_its_frame
     [
         (DSN, "postgresql://***@db.example:5432/haulage"),
         ("https://token@host/x", "https://***@host/x"),
-        ("amqp://u:p@ss/w@host", "amqp://***@ss/w@host"),
+        ("amqp://u:p@ss/w@host", "amqp://***@host"),
+        ("https://user:p@ss/w@host/x y", "https://***@host/x y"),
         ("see http://localhost:4566/queue and https://host/a", None),
         ("at http://localhost:4566", None),
         ("Authorization: Bearer abc.def", "Authorization: Bearer ***"),
@@ -154,12 +187,21 @@ def test_the_cause_of_an_error_inside_nested_task_groups_is_shown_with_its_frame
         # As long as the token that a cloud hands out for a password.
         (f"postgresql://app:{'p' * 3_000}@db:5432/x", "postgresql://***@db:5432/x"),
         ("postgres://app:pa55://word@db/x", "postgres://***@db/x"),
-        ("password = 'pa55 word' host=z", "password = *** host=z"),
+        ("password = 'pa55 word' host=z", "password = '***' host=z"),
         ('{"password": "pa55 word"}', '{"password": "***"}'),
-        ('(password="it\'s pa55")', "(password=***)"),
+        ('(password="it\'s pa55")', '(password="***")'),
         (repr({"password": "it's pa55"}), "{'password': \"***\"}"),
         ('{"password": "it\\"s pa55", "a": 1}', '{"password": "***", "a": 1}'),
-        ("password: must be longer", None),
+        ("password: pa55", "password: ***"),
+        ("/v1/metrics?api_key=k1&token=t1&x=2", "/v1/metrics?api_key=***&token=***&x=2"),
+        ("http://host/p?key=k1&sig=s1&code=c1", "http://host/p?key=***&sig=***&code=***"),
+        ("aws_secret_access_key = s1, passwd=p1", "aws_secret_access_key = *** passwd=***"),
+        ("AccountKey=k1 x-api-key: k2", "AccountKey=*** x-api-key: ***"),
+        ("Authorization: Basic dTpw", "Authorization: Basic ***"),
+        ("{'authorization': 'Basic dTpw', 'a': 1}", "{'authorization': '***', 'a': 1}"),
+        (r'{"said": "{\"token\": \"t 1\"}', r'{"said": "{\"token\": \"***"'),
+        ("\u0130 Set-Cookie: s=1; Path=/", "\u0130 Set-Cookie: *** Path=/"),
+        ("max_tokens=100 config=5 key: J1 code=3", None),
         ("http://localhost:4566/path?from=a", None),
     ],
 )
@@ -217,6 +259,11 @@ def test_a_secret_that_the_cut_runs_through_is_not_half_shown() -> None:
         "0x",
         "hlg_",
         "@:/",
+        "a://u:@",
+        "password",
+        "sig=",
+        "api_key: '",
+        "authorization: a ",
     ],
 )
 def test_a_text_of_any_shape_and_size_is_judged_in_no_time(unit: str) -> None:

@@ -16,7 +16,7 @@ from schema.errors import (
     Unusable,
 )
 from schema.export import ExportInput
-from schema.outcome import Failed, Missing, Outcome, Refused, Skipped
+from schema.outcome import Backoff, Failed, Missing, Outcome, Refused, Skipped, decide
 
 
 @pytest.mark.parametrize(
@@ -43,6 +43,22 @@ from schema.outcome import Failed, Missing, Outcome, Refused, Skipped
 )
 def test_the_outcome_of(error: Exception, outcome: Outcome) -> None:
     assert outcome_of(error) == outcome
+
+
+@pytest.mark.parametrize(
+    "said",
+    [
+        Failed("E", "no answer of https://app:pa55@host/x?sig=pa55"),
+        Refused("E", "password: pa55"),
+        Missing("Authorization: Basic pa55"),
+        Skipped("x" * 1_980 + " postgres://app:pa55@host/x"),
+    ],
+)
+@pytest.mark.parametrize("attempt", [1, 2])
+def test_credentials_are_taken_out_of_what_a_processor_returns(said: Outcome, attempt: int) -> None:
+    verdict = decide(said, attempt=attempt, max_attempts=2, backoff=Backoff(), jitter=0.5)
+    assert "***" in (verdict.error_message or "")
+    assert "pa55" not in (verdict.error_message or "")
 
 
 def test_a_body_that_no_longer_fits_is_refused_without_repeating_it() -> None:

@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 
 from api.queries import LARGEST_PAGE
 from schema.outcome import Refused
+from schema.storable import storable
 from tests.integration.api.conftest import Api, notes
 from tests.integration.api.working import Work, by_ordinal, dies, errors, pages, submit
 
@@ -135,6 +136,22 @@ async def test_a_rare_class_is_found_at_once_and_grouped_by_itself(
     assert [(each["error"]["type"], each["count"]) for each in groups.json()["items"]] == [
         ("Boom", 1)
     ]
+
+
+@pytest.mark.parametrize(
+    "name", ["Gr\u00f6\u00dfe", "\u9519\u8bef", "two\nlines", " x", "x" * 199 + " y"]
+)
+async def test_letters_are_found_by_the_type_that_they_show_whatever_it_is(
+    client: httpx.AsyncClient, work: Work, name: str
+) -> None:
+    await submit(client, notes(1))
+    await work.run(lambda _: storable(Refused(name, "it broke")))
+    (item,) = (await client.get("/dlq")).json()["items"]
+    shown = item["error"]["type"]
+    assert len((await client.get("/dlq", params={"errorClass": shown})).json()["items"]) == 1
+    asked = {"errorClass": shown, "dryRun": True}
+    answer = await client.post("/dlq/reprocess", json=asked)
+    assert (answer.status_code, answer.json()["matched"]) == (200, 1)
 
 
 @pytest.mark.parametrize(

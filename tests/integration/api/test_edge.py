@@ -1,15 +1,21 @@
+import re
 from typing import Any
 
 import httpx
 import pytest
+from opentelemetry.sdk.metrics import MeterProvider
 from sqlalchemy import text
 from structlog.testing import capture_logs
 
 from api.edge import Edge
 from infra.database import Database
+from infra.telemetry.exposition import Exposition
+from infra.telemetry.instruments import Instruments
 from infra.telemetry.logs import CORRELATION_ID
+from infra.telemetry.metrics import Metrics
 from tests.integration.api.conftest import ABC, Api, application
 from tests.platform import settings_for
+from tests.spans import Spans
 
 
 def anonymous(app: Any) -> httpx.AsyncClient:
@@ -52,6 +58,25 @@ async def test_refusals_are_problems_with_the_correlation_id_and_security_header
     assert response.headers["x-content-type-options"] == "nosniff"
     assert "default-src 'none'" in response.headers["content-security-policy"]
     assert ("allow" in response.headers) == (status == 405)
+
+
+async def test_a_method_that_http_does_not_define_makes_no_series_of_its_own() -> None:
+    async def app(_scope: Any, _receive: Any, send: Any) -> None:
+        await send({"type": "http.response.start", "status": 405, "headers": []})
+        await send({"type": "http.response.body", "body": b""})
+
+    spans, exposition = Spans(), Exposition()
+    provider = MeterProvider([exposition.reader], shutdown_on_exit=False)
+    instruments = Instruments(spans.tracing, Metrics(provider.get_meter("test")), exposition)
+    async with anonymous(Edge(app, instruments)) as client:
+        for method in ("PURGE", "MKCOL", "PATCH"):
+            await client.request(method, "/jobs")
+    text = exposition.text().decode()
+    assert set(re.findall(r'http_request_method="(\w+)"', text)) == {"_OTHER", "PATCH"}
+    found = [(span.name, dict(span.attributes or {})) for span in spans.all()]
+    assert [name for name, _ in found] == ["HTTP", "HTTP", "PATCH"]
+    assert found[0][1]["http.request.method"] == "_OTHER"
+    assert found[0][1]["http.request.method_original"] == "PURGE"
 
 
 async def test_options_and_head_are_answered(client: httpx.AsyncClient) -> None:

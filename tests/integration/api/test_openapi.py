@@ -1,3 +1,4 @@
+import json
 import re
 from typing import Any
 
@@ -5,12 +6,17 @@ import httpx
 import pytest
 from jsonschema import Draft202012Validator  # type: ignore[import-untyped]
 from openapi_spec_validator import OpenAPIV31SpecValidator
+from pydantic import BaseModel
 from starlette.routing import Mount, Route
 
+from api.openapi import openapi_document
 from api.resource import Resource
 from localstack.seed import ASOF_INDICATOR, read_prices
+from schema.export import EXPORT
+from schema.kinds import JobInput, JobOptions, Kind
 from tests.integration.api.conftest import ABC, Api, notes
 from tests.integration.api.working import Work, by_ordinal, submit
+from tests.platform import settings_for
 
 
 @pytest.fixture
@@ -42,6 +48,33 @@ def test_every_route_and_method_is_in_the_document(api: Api, document: dict[str,
     assert {path: set(item) for path, item in document["paths"].items()} == {
         path: methods for path, methods in served.items() if path not in pages_of_docs
     }
+
+
+def test_a_kind_whose_models_are_named_like_ours_breaks_no_reference() -> None:
+    class Job(JobInput):
+        own: int
+
+    class Input(JobOptions):
+        nested: Job | None = None
+
+    class JobRequest(BaseModel):
+        job: Job
+
+    kinds = {
+        "export": EXPORT,
+        "one": Kind("one", Job, "unused:unused", options_model=Input),
+        "two": Kind("two", JobRequest, "unused:unused"),
+    }
+    document = openapi_document(kinds, settings_for("postgresql://127.0.0.1:1/nowhere"))
+    OpenAPIV31SpecValidator(document).validate()
+    schemas = document["components"]["schemas"]
+    for pointer in re.findall(r'"#/components/schemas/([^"]+)"', json.dumps(document)):
+        assert pointer in schemas
+    assert "jobId" in schemas["Job"]["properties"]
+    assert "ordinal" in schemas["Input"]["properties"]
+    assert "own" in schemas["JobOfKind"]["properties"]
+    for body in ({"own": 1}, {"job": {"own": 1}}):
+        check(document, "JobRequest", {"kind": "one", "inputs": [body]})
 
 
 async def test_answers_are_what_the_document_says(

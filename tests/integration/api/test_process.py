@@ -4,6 +4,7 @@ import json
 import os
 import re
 import signal
+import socket
 import subprocess
 import sys
 import time
@@ -19,7 +20,7 @@ AWAY = "postgresql://nobody@127.0.0.1:1/none"
 
 @contextmanager
 def served(
-    database_url: str, *, logs: int = subprocess.DEVNULL
+    database_url: str, *, logs: int = subprocess.DEVNULL, **settings: str
 ) -> Iterator[tuple[subprocess.Popen[bytes], httpx.Client]]:
     port = free_port()
     process = subprocess.Popen(
@@ -30,6 +31,7 @@ def served(
             "CONSUMER_MODE": "outbox",
             "HAULAGE_API_PORT": str(port),
             "HAULAGE_LOG_FORMAT": "json",
+            **settings,
         },
         stderr=logs,
     )
@@ -71,9 +73,37 @@ def test_it_is_ready_on_a_migrated_database_and_ends_in_time_when_told(database_
         assert time.monotonic() - told < 12
 
 
+def test_told_to_stop_it_says_so_and_serves_on_until_it_is_routed_past(database_url: str) -> None:
+    with served(database_url, HAULAGE_API_DRAIN_DELAY_SECONDS="3") as (process, client):
+        assert client.get("/readyz").json()["status"] == "ready"
+        process.send_signal(signal.SIGTERM)
+        while (report := client.get("/readyz")).json()["status"] == "ready":
+            pass
+        assert (report.status_code, report.json()["status"]) == (503, "draining")
+        # On a connection of its own: it is still accepted.
+        with httpx.Client(base_url=client.base_url) as other:
+            assert other.get("/livez").status_code == 200
+        assert process.wait(10) == 0
+
+
+def test_a_second_signal_waits_for_nobody(database_url: str) -> None:
+    with served(database_url, HAULAGE_API_DRAIN_DELAY_SECONDS="300") as (process, client):
+        assert client.get("/livez").status_code == 200
+        process.send_signal(signal.SIGTERM)
+        while client.get("/readyz").json()["status"] != "draining":
+            pass
+        process.send_signal(signal.SIGTERM)
+        assert process.wait(10) == 1
+
+
 def test_every_line_of_its_life_is_an_event_of_ours() -> None:
     with served(AWAY, logs=subprocess.PIPE) as (process, client):
         assert client.get("/livez").status_code == 200
+        upgrade = {"Connection": "Upgrade", "Upgrade": "websocket"}
+        assert client.get("/livez", headers=upgrade).status_code == 200
+        with socket.create_connection(("127.0.0.1", client.base_url.port or 0), 10) as garbage:
+            garbage.sendall(b"\x16\x03\x01 no HTTP\r\n\r\n")
+            assert garbage.recv(1_024).startswith(b"HTTP/1.1 400 ")
         process.send_signal(signal.SIGTERM)
         _, written = process.communicate(timeout=15)
     events = [json.loads(line)["event"] for line in written.splitlines()]

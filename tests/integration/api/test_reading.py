@@ -1,4 +1,5 @@
 # ruff: noqa: RUF001 - digits of other scripts are the point
+import json
 from typing import Any
 
 import httpx
@@ -83,6 +84,40 @@ async def test_a_finished_file_shows_where_it_is_and_a_dead_one_why(
     (first, second) = (await client.get(f"/jobs/{job}/inputs")).json()["items"]
     assert (first["s3Path"], first["reused"], first["error"]) == ("s3://b/k", False, None)
     assert second["error"]["message"] == "it broke"
+
+
+@pytest.mark.parametrize("name", ["input", "s3Path", "status", "error", "reason"])
+async def test_an_own_field_is_never_taken_for_one_of_ours_nor_lost(
+    client: httpx.AsyncClient, database: Database, name: str
+) -> None:
+    job = await submit(client, notes(1))
+    own = {"text": "x", name: "its own"}
+    await database.fetch(
+        text(
+            "UPDATE input SET entry_id = NULL, settled_at = now(), status = 'SUCCEEDED',"
+            ' body = CAST(:body AS jsonb), result = CAST(\'{"s3Path": "s3://b/k"}\' AS jsonb)'
+        ).bindparams(body=json.dumps(own))
+    )
+    (content,) = (await client.get(f"/jobs/{job}")).json()["dataContent"]
+    assert content == {"input": own, "s3Path": "s3://b/k"}
+
+
+@pytest.mark.parametrize("path", [5, ["s3://b/k"], {"a": 1}, True, None])
+async def test_a_path_that_is_no_text_is_in_the_result_alone(
+    client: httpx.AsyncClient, database: Database, path: object
+) -> None:
+    job = await submit(client, notes(1))
+    await database.fetch(
+        text(
+            "UPDATE input SET entry_id = NULL, settled_at = now(), status = 'SUCCEEDED',"
+            " result = CAST(:result AS jsonb)"
+        ).bindparams(result=json.dumps({"s3Path": path}))
+    )
+    (content,) = (await client.get(f"/jobs/{job}")).json()["dataContent"]
+    (item,) = (await client.get(f"/jobs/{job}/inputs")).json()["items"]
+    whole = (await client.get(f"/jobs/{job}/inputs/0")).json()
+    assert [each["s3Path"] for each in (content, item, whole)] == [None] * 3
+    assert item["result"] == whole["result"] == {"s3Path": path}
 
 
 async def test_the_content_of_a_large_job_is_left_to_its_pages(client: httpx.AsyncClient) -> None:

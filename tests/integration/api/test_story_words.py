@@ -6,7 +6,7 @@ import httpx
 
 from infra.database import Database
 from infra.queue.protocol import ClaimedInput
-from schema.outcome import Outcome, Skipped
+from schema.outcome import Outcome, Refused, Skipped
 from tests.integration.api.conftest import notes
 from tests.integration.api.stories import run, timeline, told, types
 from tests.integration.api.working import Work, dies, fails, submit, succeeds
@@ -45,6 +45,17 @@ async def test_what_nobody_works_on_says_so_in_the_timeline_and_in_the_terminal(
     await submit(client, notes(1))
     await work.claim(most=1)
     assert "because" not in (await timeline(client, job))["items"][-1]
+
+
+async def test_no_text_of_a_processor_steers_the_terminal(
+    client: httpx.AsyncClient, work: Work, database: Database
+) -> None:
+    job = await submit(client, notes(1))
+    await work.run(lambda _: Refused("\x1b[2JBoom\n\x9b", "\x1b[2J it\nbroke \x9b"))
+    _, text = await told(database, job)
+    assert "Boom" in text
+    assert all(character.isprintable() for character in text.replace("\n", ""))
+    assert not [line for line in text.splitlines() if line.startswith("broke")]
 
 
 async def test_why_a_job_failed_is_told_and_not_to_inputs_that_had_no_part_in_it(
