@@ -12,6 +12,7 @@ import structlog
 from opentelemetry.trace import INVALID_SPAN, Span
 
 from consumer.hider import Hider
+from infra.row_by_row import RowByRow, Target
 from infra.telemetry.instruments import SILENT
 from infra.telemetry.logs import traced
 from schema.errors import HaulageError
@@ -24,8 +25,10 @@ if TYPE_CHECKING:
     from consumer.executor import Run
     from infra.database import Database
     from infra.queue.protocol import Claim, Queue
+    from infra.row_by_row import Changed
     from infra.telemetry.instruments import Instruments
     from schema.message import Trace
+    from schema.statements.bound import Bound
 
 log: structlog.stdlib.BoundLogger = structlog.get_logger(__name__)
 
@@ -139,7 +142,7 @@ class Leases:
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._metrics = instruments.metrics
-        self._database = database
+        self._rows = RowByRow(database, doing="extend the lease")
         self._hider = Hider(queue, lease_seconds=lease_seconds)
         self._lease_seconds = lease_seconds
         self._control = control or asyncio.Event()
@@ -223,14 +226,7 @@ class Leases:
             return
         try:
             async with asyncio.timeout(self._patience_seconds(leases, asked_at)):
-                rows = await self._database.fetch(
-                    extend_leases(
-                        [lease.claim.entry_id for lease in leases],
-                        [lease.claim.epoch for lease in leases],
-                        [lease.claim.job_id for lease in leases],
-                        self._lease_seconds,
-                    )
-                )
+                rows, left = await self._extend(leases)
         except Exception as error:  # noqa: BLE001 - leases end by themselves, and with them the work
             self._tell_not_extended(error, many=len(leases))
             # Those that were claimed together end within moments: nothing is begun in between.
@@ -238,6 +234,8 @@ class Leases:
             self._lose([lease for lease in leases if lease.expires_at <= soon])
             return
         self._told = None
+        # What cannot be extended by itself ends by itself.
+        leases = [lease for lease in leases if lease.claim.entry_id not in left]
         kept = {row.id for row in rows if row.is_held and row.job_status in _ALIVE}
         extended = {row.id for row in rows if row.is_extended}
         self._passed_over = not kept <= extended
@@ -251,6 +249,21 @@ class Leases:
             lease.is_stopped = lease.claim.entry_id in stopped
         self._lose([lease for lease in leases if lease.claim.entry_id not in kept])
         self._hider.hide([lease.claim for lease in leases if lease.claim.entry_id in kept])
+
+    async def _extend(self, leases: Sequence[Lease]) -> Changed:
+        claims = {lease.claim.entry_id: lease.claim for lease in leases}
+
+        def these(entry_ids: Sequence[int]) -> Bound:
+            asked = [claims[entry_id] for entry_id in entry_ids]
+            return extend_leases(
+                entry_ids,
+                [claim.epoch for claim in asked],
+                [claim.job_id for claim in asked],
+                self._lease_seconds,
+            )
+
+        targets = [Target(claim.entry_id, claim.job_id) for claim in claims.values()]
+        return await self._rows.fetch_these(targets, these)
 
     def _tell_not_extended(self, error: Exception, *, many: int) -> None:
         is_foreseen = isinstance(error, HaulageError | TimeoutError)

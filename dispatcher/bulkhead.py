@@ -6,6 +6,7 @@ from functools import wraps
 from typing import TYPE_CHECKING, Any, Self, TypeVar
 
 from infra.database import rows_of
+from infra.news import News
 from infra.patience import shortened
 from infra.retry import sqlstate
 from schema.errors import Unavailable
@@ -27,7 +28,6 @@ Result = TypeVar("Result")
 # How long a round waits for the first row that somebody else holds; for each further one half as
 # long, so that a thousand of them cost a round little more than one.
 _PATIENCE_SECONDS = 0.5
-_MOST_TOLD, _TOLD_APART = 10_000, 500
 
 
 class Bulkhead:
@@ -38,7 +38,7 @@ class Bulkhead:
 
     def __init__(self, database: Database) -> None:
         self._database = database
-        self._told: dict[Hashable, str] = {}
+        self.news = News()
         self.begin()
 
     def begin(self) -> None:
@@ -83,20 +83,6 @@ class Bulkhead:
             case _:
                 return True
 
-    def is_news(self, key: Hashable, error: Exception) -> bool:
-        """Say whether this is to be told: once, although it comes again with every round."""
-        # The lines after the first may name the row, in which each round puts another time.
-        said = f"{type(error).__name__}: {error}".split("\n", 1)[0][:_TOLD_APART]
-        is_news = self._told.pop(key, None) != said
-        self._told[key] = said
-        while len(self._told) > _MOST_TOLD:
-            del self._told[next(iter(self._told))]
-        return is_news
-
-    def is_well(self, key: Hashable) -> None:
-        """Forget the trouble of one for which it could be done: the next one is news."""
-        self._told.pop(key, None)
-
 
 class Compartment:
     """A block that keeps an error to itself, unless it is everybody's: then the round ends.
@@ -118,13 +104,13 @@ class Compartment:
         self, _: type[BaseException] | None, error: BaseException | None, __: TracebackType | None
     ) -> bool:
         if error is None:
-            self._bulkhead.is_well(self.key)
+            self._bulkhead.news.is_well(self.key)
             return False
         if not isinstance(error, Exception) or self.key is None:
             return False
         if self._bulkhead.lets_through(error):
             return False
         self.error = error
-        if self._bulkhead.is_news(self.key, error):
+        if self._bulkhead.news.is_news(self.key, error):
             self.news = error
         return True

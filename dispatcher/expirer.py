@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 import structlog
 
+from infra.row_by_row import RowByRow
 from schema.statements.control import expire_jobs
 
 if TYPE_CHECKING:
@@ -22,13 +23,13 @@ class Expirer:
     name = "expirer"
 
     def __init__(self, database: Database, *, most: int, tell: Callable[[], None]) -> None:
-        self._database = database
+        self._rows = RowByRow(database, doing="expire")
         self._most = most
         self._tell = tell
 
     async def once(self) -> int:
         """End up to a batch of jobs; return how many."""
-        rows = await self._database.fetch(expire_jobs(most=self._most))
+        rows = await self._rows.fetch(expire_jobs(most=self._most))
         for row in rows:
             log.warning("expirer.expired", job=row.key, correlation_id=row.correlation_id)
         if rows:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from infra.row_by_row import RowByRow
 from schema.statements.relay import promote_due
 
 if TYPE_CHECKING:
@@ -24,12 +25,12 @@ class Promoter:
     name = "promoter"
 
     def __init__(self, database: Database, *, wake: Callable[[], None]) -> None:
-        self._database = database
+        self._rows = RowByRow(database, doing="promote")
         self._wake = wake
 
     async def once(self) -> int:
         """Promote a batch."""
-        promoted = len(await self._database.fetch(promote_due(most=_ENTRIES)))
+        promoted = len(await self._rows.fetch(promote_due(most=_ENTRIES)))
         if promoted:
             self._wake()
         return promoted

@@ -9,13 +9,13 @@ from typing import TYPE_CHECKING, Any
 import structlog
 
 from dispatcher.bulkhead import Bulkhead
+from infra.row_by_row import RowByRow
 from schema.statements import retention
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Awaitable, Callable, Sequence
 
     from sqlalchemy import Row
-    from sqlalchemy.sql.elements import TextClause
 
     from infra.database import Database
     from infra.settings import Settings
@@ -66,6 +66,7 @@ class Pruner:
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._bulkhead = Bulkhead(database)
+        self._rows = RowByRow(database, doing="mark as past its retention")
         self._keep = keep
         self._most = most
         self._events_are_sent = events_are_sent
@@ -85,11 +86,11 @@ class Pruner:
             marking = retention.mark_prunable_jobs(
                 keep.jobs_days, most=self._most, events_are_sent=self._events_are_sent
             )
-            found += len(await self._each("jobs to mark", marking))
+            found += len(await self._each("jobs to mark", self._rows.fetch(marking)))
         # What was once marked has begun to go, whatever the setting says now.
         jobs = inputs = events = 0
         removing = retention.prune_marked_jobs(most_jobs=self._most, most_inputs=many)
-        for pruned in await self._each("jobs", removing):
+        for pruned in await self._each("jobs", self._bulkhead.fetch(removing)):
             jobs, inputs, events = pruned.jobs, pruned.inputs, pruned.events
         found += jobs + inputs + events
         for records, days, statement in (
@@ -98,16 +99,19 @@ class Pruner:
             ("redrives", keep.redrives_days, retention.prune_redrives),
         ):
             if days:
-                found += len(await self._each(records, statement(days, most=many)))
+                fetching = self._bulkhead.fetch(statement(days, most=many))
+                found += len(await self._each(records, fetching))
         if found:
             log.info("pruner.pruned", rows=found, jobs=jobs, inputs=inputs)
         else:
             self._rests_until = self._clock() + self._rest_seconds
         return found
 
-    async def _each(self, records: str, statement: TextClause) -> Sequence[Row[Any]]:
+    async def _each(
+        self, records: str, fetching: Awaitable[Sequence[Row[Any]]]
+    ) -> Sequence[Row[Any]]:
         with self._bulkhead.compartment(records) as part:
-            return await self._bulkhead.fetch(statement)
+            return await fetching
         if part.news is not None:
             log.error("pruner.failed", records=records, exc_info=part.news)
         return ()

@@ -9,6 +9,7 @@ import structlog
 
 from dispatcher.bulkhead import Bulkhead
 from infra.queue.protocol import Claim
+from infra.row_by_row import RowByRow
 from infra.settle import Settlement, settle
 from infra.telemetry import names
 from infra.telemetry.instruments import SILENT
@@ -48,7 +49,7 @@ class Reaper:
         instruments: Instruments = SILENT,
     ) -> None:
         self._instruments = instruments
-        self._database = database
+        self._rows = RowByRow(database, doing="take over")
         self._bulkhead = Bulkhead(database)
         self._lease_seconds = lease_seconds
         self._backoffs = backoffs
@@ -60,7 +61,7 @@ class Reaper:
     async def once(self) -> int:
         """Repair up to a batch of lapsed leases."""
         statement = take_over_lapsed(self._lease_seconds, most=self._most)
-        claims = [Claim.from_row(row) for row in await self._database.fetch(statement)]
+        claims = [Claim.from_row(row) for row in await self._rows.fetch(statement)]
         self._bulkhead.begin()
         locked: set[UUID] = set()
         for claim in claims:

@@ -223,9 +223,9 @@ class Relay:
         report: RelayReport,
     ) -> None:
         sent = report.entry_ids
-        if sent:
-            await self._database.fetch(self._source.sent(token, sent))
         by_id = {row.id: row for row in rows}
+        if sent:
+            await self._source.write_sent(token, [by_id[id_] for id_ in sent])
         # One line for each job of the round: every job is found in the logs of each process.
         one_of_job = {row.job_key: row for row in rows}
         for job, entries in Counter(by_id[id_].job_key for id_ in sent).items():

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 import structlog
 
+from infra.row_by_row import RowByRow
 from schema.statements.relay import requeue_overdue
 
 if TYPE_CHECKING:
@@ -29,14 +30,14 @@ class Resender:
     def __init__(
         self, database: Database, *, after_seconds: float, most: int, wake: Callable[[], None]
     ) -> None:
-        self._database = database
+        self._rows = RowByRow(database, doing="send again")
         self._after_seconds = after_seconds
         self._most = most
         self._wake = wake
 
     async def once(self) -> int:
         """Requeue up to a batch of overdue entries."""
-        rows = await self._database.fetch(requeue_overdue(self._after_seconds, most=self._most))
+        rows = await self._rows.fetch(requeue_overdue(self._after_seconds, most=self._most))
         # A purged queue loses thousands at once: one line for each job.
         jobs = Counter((row.job_key, row.correlation_id) for row in rows)
         for (job, correlation_id), entries in jobs.items():

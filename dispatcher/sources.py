@@ -5,8 +5,10 @@ from __future__ import annotations
 import asyncio
 import json
 import math
+from functools import partial
 from typing import TYPE_CHECKING, Any, Protocol
 
+from infra.row_by_row import RowByRow, Target
 from schema.lifecycle import EntryType
 from schema.message import Message, Trace
 from schema.statements import relay as statements
@@ -20,7 +22,6 @@ if TYPE_CHECKING:
 
     from infra.database import Database
     from infra.settings import Settings
-    from schema.statements.bound import Bound
 
 # How soon a full window is looked at again: consumers do not say what they claim.
 _WINDOW_PAUSE_SECONDS = 0.05
@@ -48,8 +49,8 @@ class Source(Protocol):
         """Give the ASCII text of the message for an entry."""
         ...
 
-    def sent(self, token: str, entry_ids: Sequence[int]) -> Bound:
-        """Give the statement that writes down what the queue took."""
+    async def write_sent(self, token: str, rows: Sequence[Row[Any]]) -> None:
+        """Write down what the queue took."""
         ...
 
 
@@ -62,6 +63,9 @@ class InputSource:
     def __init__(self, database: Database, settings: Settings) -> None:
         self.is_full = False
         self._database = database
+        self._promoting = RowByRow(database, doing="promote")
+        self._locking = RowByRow(database, doing="lock for sending")
+        self._marking = RowByRow(database, doing="mark as sent")
         self._settings = settings
         self._turns: dict[str, Turn] = {}
         # When the window of a kind was filled last, by the clock of the loop.
@@ -70,7 +74,7 @@ class InputSource:
     async def lock(self, token: str) -> Sequence[Row[Any]]:
         """Lock a batch of each kind: what has its turn and fits the window."""
         self.is_full = False
-        await self._database.fetch(statements.promote_due())
+        await self._promoting.fetch(statements.promote_due())
         found: list[Row[Any]] = []
         window = self._settings.relay_window
         for row in await self._database.fetch(statements.find_room(window=window)):
@@ -78,7 +82,7 @@ class InputSource:
                 self.is_full = True
                 continue
             turn = self._turns.get(row.kind, FIRST_TURN)
-            rows = await self._database.fetch(
+            rows = await self._locking.fetch(
                 statements.lock_ready(
                     token,
                     self._settings.relay_lock_seconds,
@@ -103,16 +107,19 @@ class InputSource:
         """Give the times to ready and to deferred entries, or to the next look at a full window."""
         if self.is_full:
             return [_WINDOW_PAUSE_SECONDS]
-        return [float(row.seconds) for row in await self._database.fetch(next_ready())]
+        shunned = {*self._promoting.shunned(), *self._locking.shunned()}
+        rows = await self._database.fetch(next_ready(shunned=shunned))
+        return [float(row.seconds) for row in rows]
 
     def body(self, row: Row[Any]) -> str:
         """Give the message that points at the entry."""
         trace = Trace(row.correlation_id, row.traceparent, row.tracestate, row.baggage)
         return Message(row.id, row.job_id, row.kind, trace).body()
 
-    def sent(self, token: str, entry_ids: Sequence[int]) -> Bound:
+    async def write_sent(self, token: str, rows: Sequence[Row[Any]]) -> None:
         """Mark the entries: they wait for a consumer now."""
-        return statements.mark_sent(token, entry_ids)
+        targets = [Target(row.id, row.job_id) for row in rows]
+        await self._marking.fetch_these(targets, partial(statements.mark_sent, token))
 
 
 class EventSource:
@@ -122,11 +129,13 @@ class EventSource:
 
     def __init__(self, database: Database, settings: Settings) -> None:
         self._database = database
+        self._locking = RowByRow(database, doing="lock for sending")
+        self._deleting = RowByRow(database, doing="delete as sent")
         self._settings = settings
 
     async def lock(self, token: str) -> Sequence[Row[Any]]:
         """Lock a batch of the events that are due."""
-        return await self._database.fetch(
+        return await self._locking.fetch(
             statements.lock_due_events(
                 token, self._settings.relay_lock_seconds, most=self._settings.relay_batch
             )
@@ -140,9 +149,12 @@ class EventSource:
         """Give what is stored, in ASCII: SQS refuses some characters that JSON allows."""
         return json.dumps(json.loads(row.payload), separators=(",", ":"))
 
-    def sent(self, token: str, entry_ids: Sequence[int]) -> Bound:
+    async def write_sent(self, token: str, rows: Sequence[Row[Any]]) -> None:
         """Delete the entries."""
-        return statements.delete_published_events(token, entry_ids)
+        targets = [Target(row.id, row.job_id) for row in rows]
+        await self._deleting.fetch_these(
+            targets, partial(statements.delete_published_events, token)
+        )
 
 
 SOURCES: dict[EntryType, Callable[[Database, Settings], Source]] = {

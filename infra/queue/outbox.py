@@ -10,9 +10,11 @@ from infra.pauses import Pauses
 from infra.queue.protocol import NOTHING, Claim, Unwanted
 from infra.queue.singly import claim_singly
 from infra.retry import is_of_a_row, sleep_unless
+from infra.row_by_row import RowByRow
 from infra.telemetry import names
 from infra.telemetry.instruments import SILENT
 from schema.statements.claim import claim_by_id, claim_ready, next_ready, ready_in_turn
+from schema.statements.relay import promote_due
 from schema.statements.turns import FIRST_TURN
 
 if TYPE_CHECKING:
@@ -30,8 +32,6 @@ if TYPE_CHECKING:
 _UNWANTED_SECONDS = 0.25
 # What was claimed begins before it is looked for more, where there was no more just now.
 _BREATH_SECONDS = 0.005
-# A job of which an entry cannot be claimed needs somebody who looks at it.
-_PASSED_OVER_SECONDS = 60.0
 
 
 class OutboxQueue:
@@ -56,8 +56,7 @@ class OutboxQueue:
         self._lease_seconds = lease_seconds
         self._pauses = Pauses(most_seconds=poll_floor_seconds)
         self._turn = FIRST_TURN
-        # Jobs of which an entry could not be claimed, and until when they are passed over.
-        self._passed_over: dict[UUID, float] = {}
+        self._rows = RowByRow(database, doing="promote")
         # False after a claim that brought less than it asked for: look before the next one, unless
         # there is a wake-up.
         self._may_be_ready = True
@@ -101,11 +100,8 @@ class OutboxQueue:
         return tuple(kind for kind in self._kinds if kind not in full) if full else self._kinds
 
     def _shunned(self, unwanted: Unwanted) -> Collection[UUID]:
-        if not self._passed_over:
-            return unwanted.jobs
-        now = time.monotonic()
-        self._passed_over = {job: until for job, until in self._passed_over.items() if until > now}
-        return {*unwanted.jobs, *self._passed_over}
+        at_fault = self._rows.shunned()
+        return {*unwanted.jobs, *at_fault} if at_fault else unwanted.jobs
 
     async def _claim_rows(self, most: int, unwanted: Unwanted) -> Sequence[Row[Any]]:
         statement = claim_ready(
@@ -126,7 +122,11 @@ class OutboxQueue:
         return rows
 
     async def _claim_singly(self, most: int, unwanted: Unwanted) -> Sequence[Row[Any]]:
-        """Claim the entries whose turn it is but those that are at fault, and pass over these."""
+        """Claim the entries whose turn it is but those that are at fault, and pass over these.
+
+        What a claim makes ready beside may be at fault as well.
+        """
+        await self._rows.fetch(promote_due())
         ready = await self._database.fetch(
             ready_in_turn(
                 kinds=self._wanted(unwanted),
@@ -143,8 +143,7 @@ class OutboxQueue:
                 claim_by_id(self._worker, self._lease_seconds, [entry_id], waits=False)
             ),
         )
-        until = time.monotonic() + _PASSED_OVER_SECONDS
-        self._passed_over |= {jobs[entry_id]: until for entry_id in claimed.unclaimable}
+        self._rows.shun(*(jobs[entry_id] for entry_id in claimed.unclaimable))
         return claimed.rows
 
     async def _claim_now(self, most: int, unwanted: Unwanted) -> Sequence[Claim]:

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 import sqlalchemy as sa
 
+from schema.statements.batch import NOT_SHUNNED, Batch, entry_forms
 from schema.statements.bound import A_MOMENT, Bound
 from schema.statements.locks import BRIEFLY, lock_timeout
 from schema.statements.turns import (
@@ -13,7 +14,6 @@ from schema.statements.turns import (
     FIRST_TURN,
     FREE,
     IN_TURN,
-    NOT_SHUNNED,
     PICKED_IDS,
     PICKED_TO_CLAIM,
     PROMOTED,
@@ -103,20 +103,18 @@ _FREE_BY_ID = sa.text(_TARGET_BY_ID + " SKIP LOCKED" + _TAKE + _HAND_OVER)
 
 # What lapsed under a job that has ended is left to the sweeper: nobody's attempt is charged. It
 # stays in the name of the worker that lost it, who is charged however often a repair is begun.
-_LAPSED = sa.text(
+_LAPSED = entry_forms(
     """
-WITH target AS MATERIALIZED (
-    SELECT o.id, extract(epoch FROM now() - o.locked_until) * 1000 AS waited_ms,
+    SELECT o.id, o.job_id, extract(epoch FROM now() - o.locked_until) * 1000 AS waited_ms,
            o.locked_by AS holder, o.sent_at AS was_sent_at
     FROM outbox o
-    WHERE o.state = 'CLAIMED' AND o.locked_until < now()
+    WHERE o.state = 'CLAIMED' AND o.locked_until < now() AND {which}
       AND (SELECT j.status IN ('SUBMITTED', 'RUNNING', 'PAUSED') FROM job j WHERE j.id = o.job_id)
     ORDER BY o.locked_until
     LIMIT CAST(:most AS integer)
     FOR UPDATE OF o SKIP LOCKED
-"""
-    + _TAKE
-    + _HAND_OVER
+""",
+    "\nWITH target AS MATERIALIZED ({target}" + _TAKE + _HAND_OVER,
 )
 
 # The messages of these entries are about to be deleted: what still is to be claimed must be sent
@@ -223,9 +221,9 @@ _NEXT_READY = sa.text(
       AND (CAST(:kinds AS text[]) IS NULL OR o.kind = ANY(CAST(:kinds AS text[])))
     ORDER BY o.kind, o.owner_id LIMIT 1
 ) UNION ALL (
-    SELECT CAST(extract(epoch FROM available_at - now()) AS double precision) FROM outbox
-    WHERE state = 'PENDING' AND deferred
-    ORDER BY available_at LIMIT 1
+    SELECT CAST(extract(epoch FROM o.available_at - now()) AS double precision) FROM outbox o
+    WHERE o.state = 'PENDING' AND o.deferred AND {NOT_SHUNNED}
+    ORDER BY o.available_at LIMIT 1
 )
 """
 )
@@ -243,7 +241,7 @@ def claim_ready(
     """Claim up to ``most`` ready entries of the given kinds, flow by flow after ``turn``.
 
     One row a claim, in turn; ``place`` is the flow's, for the next turn. What has become due is
-    ready for the next claim. Of jobs that are ``shunned`` none is taken.
+    ready for the next claim. Of jobs that are ``shunned`` none is taken or becomes ready.
     """
     values = _to_pick(kinds, most, turn, shunned) | {
         "worker": worker,
@@ -299,12 +297,12 @@ def claim_by_id(
     return Bound(_BY_ID if waits else _FREE_BY_ID, values, A_MOMENT)
 
 
-def take_over_lapsed(lease_seconds: float, *, most: int) -> TextClause:
+def take_over_lapsed(lease_seconds: float, *, most: int) -> Batch:
     """Claim up to ``most`` entries whose lease ran out, so that their inputs can be charged.
 
     ``worker`` of a row is who lost it.
     """
-    return _LAPSED.bindparams(lease_seconds=lease_seconds, most=most)
+    return Batch.of(_LAPSED, {"lease_seconds": lease_seconds, "most": most})
 
 
 def let_go_of_entries(entry_ids: Sequence[int], *, lock_seconds: float | None = None) -> Bound:
@@ -366,7 +364,7 @@ def next_ready(*, kinds: Sequence[str] | None = None, shunned: Collection[UUID] 
     """Give the seconds until entries may be claimed: a row for those ready, and one for deferred.
 
     0 or less: there is one, which may be in other hands. No row: there is none.
-    ``kinds`` narrows what is ready to these kinds; what is ready of ``shunned`` jobs is left out.
+    ``kinds`` narrows what is ready to these kinds; what there is of ``shunned`` jobs is left out.
     """
     values = {"kinds": None if kinds is None else list(kinds), "shunned": list(shunned)}
     return Bound(_NEXT_READY, values, A_MOMENT)

@@ -15,6 +15,8 @@ from typing import TYPE_CHECKING
 
 import sqlalchemy as sa
 
+from schema.statements.batch import Batch, job_forms
+
 if TYPE_CHECKING:
     from uuid import UUID
 
@@ -82,21 +84,22 @@ _CANCEL = sa.text(
 )
 
 # A job that somebody holds is passed over: it starts no input any more, and has its turn again.
-_EXPIRE = sa.text(
+_EXPIRE = job_forms(
     """
-WITH free AS MATERIALIZED (
-    SELECT id FROM job
-    WHERE status IN ('SUBMITTED', 'RUNNING', 'PAUSED') AND expires_at <= now()
-    ORDER BY expires_at
+    SELECT o.id, o.id AS job_id FROM job o
+    WHERE o.status IN ('SUBMITTED', 'RUNNING', 'PAUSED') AND o.expires_at <= now() AND {which}
+    ORDER BY o.expires_at
     LIMIT CAST(:most AS integer)
     FOR NO KEY UPDATE SKIP LOCKED
-)
+""",
+    """
+WITH free AS MATERIALIZED ({target})
 UPDATE job j
 SET status = 'EXPIRED', finished_at = clock_timestamp(), sweeping = true,
     control_version = j.control_version + 1
 FROM free f WHERE j.id = f.id
 RETURNING j.id, j.key, j.correlation_id
-"""
+""",
 )
 
 _SWEEPING = sa.text(
@@ -250,9 +253,9 @@ def cancel_job(key: str, *, owner_id: UUID | None) -> TextClause:
     return _CANCEL.bindparams(key=key, owner_id=owner_id)
 
 
-def expire_jobs(*, most: int) -> TextClause:
+def expire_jobs(*, most: int) -> Batch:
     """End jobs whose time has passed and that are free: rows of (id, key, correlation_id)."""
-    return _EXPIRE.bindparams(most=most)
+    return Batch.of(_EXPIRE, {"most": most})
 
 
 def find_sweeping_jobs(*, after: UUID, most: int) -> TextClause:

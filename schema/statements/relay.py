@@ -6,15 +6,19 @@ from typing import TYPE_CHECKING
 
 import sqlalchemy as sa
 
+from schema.statements.batch import NOT_SHUNNED, THESE, Batch, Forms, entry_forms
 from schema.statements.bound import A_MOMENT, Bound
 from schema.statements.turns import (
     FIRST_TURN,
     IN_TURN,
     PICKED_IDS,
     PICKED_TO_SEND,
+    PROMOTABLE,
     PROMOTED,
     PROMOTED_BY_CLAIM,
+    PROMOTED_WHICH,
     READY,
+    THESE_TO_SEND,
     Turn,
 )
 
@@ -30,10 +34,13 @@ _COLUMNS = """o.id, o.type, o.job_id, o.owner_id, o.kind, o.payload::text AS pay
 _LOCKED = """locked_by = CAST(:token AS text), relay_attempts = o.relay_attempts + 1,
         locked_until = now() + CAST(:lock_seconds AS double precision) * interval '1 second'"""
 
-_PROMOTE = sa.text(f"WITH {PROMOTED} SELECT id FROM promoted")
+_PROMOTE = Forms(
+    sa.text(f"WITH {PROMOTED} SELECT id FROM promoted"),
+    sa.text(f"WITH {PROMOTED_WHICH.format(which=THESE)} SELECT id FROM promoted"),
+    sa.text(f"SELECT o.id, o.job_id FROM outbox o WHERE {PROMOTABLE.format(which=NOT_SHUNNED)}"),
+)
 
-_LOCK = sa.text(
-    f"""{PICKED_TO_SEND}, taken AS (
+_LOCK_PICKED = f""", taken AS (
     UPDATE outbox o
     SET {_LOCKED}
     WHERE o.id = {PICKED_IDS}
@@ -43,25 +50,33 @@ SELECT {_COLUMNS}, p.place
 FROM taken o JOIN picked p ON p.id = o.id
 ORDER BY {IN_TURN}
 """
+_LOCK = Forms(
+    sa.text(PICKED_TO_SEND + _LOCK_PICKED),
+    sa.text(THESE_TO_SEND + _LOCK_PICKED),
+    sa.text(
+        f"""{PICKED_TO_SEND}
+SELECT o.id, o.job_id FROM outbox o JOIN picked p ON p.id = o.id ORDER BY {IN_TURN}"""
+    ),
 )
 
 # Through the index on due events alone: who relays no inputs never looks at their entries.
-_LOCK_EVENTS = sa.text(
-    f"""
-WITH target AS MATERIALIZED (
-    SELECT o.id
+_LOCK_EVENTS = entry_forms(
+    """
+    SELECT o.id, o.job_id
     FROM outbox o
     WHERE o.state = 'PENDING' AND o.type = 'event' AND o.available_at <= now()
-      AND (o.locked_until IS NULL OR o.locked_until < now())
+      AND (o.locked_until IS NULL OR o.locked_until < now()) AND {which}
     ORDER BY o.priority DESC, o.available_at, o.id
     LIMIT CAST(:most AS integer)
     FOR UPDATE OF o SKIP LOCKED
-)
+""",
+    f"""
+WITH target AS MATERIALIZED ({{target}})
 UPDATE outbox o
 SET {_LOCKED}
 FROM target WHERE o.id = target.id
 RETURNING {_COLUMNS}
-"""
+""",
 )
 
 # Only what has a parameter is planned anew each time.
@@ -145,29 +160,31 @@ RETURNING o.id
 
 # A message may lie there because nobody consumes its kind, and then each copy lies beside it: the
 # pause doubles, so that what retention leaves of them are few. Claims start it anew.
-_RESEND = sa.text(
+_RESEND = entry_forms(
     """
-WITH overdue AS MATERIALIZED (
-    SELECT id FROM outbox
-    WHERE state = 'SENT'
-      AND sent_at < now() - CAST(:after_seconds AS double precision) * interval '1 second'
-                            * 2 ^ least(resends, CAST(:doublings AS integer))
-    ORDER BY sent_at
+    SELECT o.id, o.job_id FROM outbox o
+    WHERE o.state = 'SENT'
+      AND o.sent_at < now() - CAST(:after_seconds AS double precision) * interval '1 second'
+                              * 2 ^ least(o.resends, CAST(:doublings AS integer))
+      AND {which}
+    ORDER BY o.sent_at
     LIMIT CAST(:most AS integer)
     FOR UPDATE SKIP LOCKED
-)
+""",
+    """
+WITH overdue AS MATERIALIZED ({target})
 UPDATE outbox o
 SET state = 'PENDING', sent_at = NULL, relay_attempts = 0, resends = o.resends + 1
 FROM overdue WHERE o.id = overdue.id
 RETURNING o.id, o.correlation_id, (SELECT j.key FROM job j WHERE j.id = o.job_id) AS job_key
-"""
+""",
 )
 RESEND_DOUBLINGS = 4
 
 
-def promote_due(*, most: int = PROMOTED_BY_CLAIM) -> Bound:
+def promote_due(*, most: int = PROMOTED_BY_CLAIM) -> Batch:
     """Make up to ``most`` entries ready that were deferred and are due: rows of (id)."""
-    return Bound(_PROMOTE, {"promoted": most}, A_MOMENT)
+    return Batch.of(_PROMOTE, {"promoted": most}, A_MOMENT)
 
 
 def find_room(*, window: int) -> Bound:
@@ -180,7 +197,7 @@ def find_room(*, window: int) -> Bound:
 
 def lock_ready(
     token: str, lock_seconds: float, *, kind: str, most: int, turn: Turn = FIRST_TURN
-) -> Bound:
+) -> Batch:
     """Lock up to ``most`` ready entries of a kind for sending, owner by owner after ``turn``.
 
     In turn; ``place`` is the flow's, for the next turn. A stale lock is no lock.
@@ -193,13 +210,13 @@ def lock_ready(
         "after_kind": turn.kind,
         "after_owner": turn.owner_id,
     }
-    return Bound(_LOCK, values, A_MOMENT)
+    return Batch.of(_LOCK, values, A_MOMENT)
 
 
-def lock_due_events(token: str, lock_seconds: float, *, most: int) -> Bound:
+def lock_due_events(token: str, lock_seconds: float, *, most: int) -> Batch:
     """Lock up to ``most`` due events for sending; a stale lock is no lock."""
     values = {"token": token, "lock_seconds": lock_seconds, "most": most}
-    return Bound(_LOCK_EVENTS, values, A_MOMENT)
+    return Batch.of(_LOCK_EVENTS, values, A_MOMENT)
 
 
 def next_event() -> Bound:
@@ -229,9 +246,10 @@ def park_entries(token: str, entry_ids: Sequence[int], reasons: Sequence[str]) -
     return _PARK.bindparams(token=token, entry_ids=list(entry_ids), reasons=list(reasons))
 
 
-def requeue_overdue(after_seconds: float, *, most: int) -> TextClause:
+def requeue_overdue(after_seconds: float, *, most: int) -> Batch:
     """Make entries due again whose message never arrived: rows of (id, correlation_id, job_key).
 
     That is after ``after_seconds``, and after twice as long each time, up to sixteen times.
     """
-    return _RESEND.bindparams(after_seconds=after_seconds, most=most, doublings=RESEND_DOUBLINGS)
+    values = {"after_seconds": after_seconds, "most": most, "doublings": RESEND_DOUBLINGS}
+    return Batch.of(_RESEND, values)

@@ -12,26 +12,30 @@ from typing import TYPE_CHECKING
 
 import sqlalchemy as sa
 
+from schema.statements.batch import Batch, job_forms
+
 if TYPE_CHECKING:
     from sqlalchemy.sql.elements import TextClause
 
-_MARK = sa.text(
+_MARK = job_forms(
     """
-WITH old AS MATERIALIZED (
-    SELECT j.id FROM job j
-    WHERE j.finished_at < now() - CAST(:days AS double precision) * interval '1 day'
-      AND j.pruned_at IS NULL AND NOT j.sweeping
-      AND NOT EXISTS (SELECT FROM outbox o WHERE o.job_id = j.id
-                      AND (o.type = 'inputs' OR CAST(:events_are_sent AS boolean)))
-      AND NOT EXISTS (SELECT FROM dead_letter d WHERE d.job_id = j.id
+    SELECT o.id, o.id AS job_id FROM job o
+    WHERE o.finished_at < now() - CAST(:days AS double precision) * interval '1 day'
+      AND o.pruned_at IS NULL AND NOT o.sweeping
+      AND NOT EXISTS (SELECT FROM outbox e WHERE e.job_id = o.id
+                      AND (e.type = 'inputs' OR CAST(:events_are_sent AS boolean)))
+      AND NOT EXISTS (SELECT FROM dead_letter d WHERE d.job_id = o.id
                       AND d.died_at >= now() - CAST(:days AS double precision) * interval '1 day')
-    ORDER BY j.finished_at
+      AND {which}
+    ORDER BY o.finished_at
     LIMIT CAST(:most AS integer)
-    FOR UPDATE OF j SKIP LOCKED
-)
+    FOR UPDATE OF o SKIP LOCKED
+""",
+    """
+WITH old AS MATERIALIZED ({target})
 UPDATE job j SET pruned_at = now() FROM old WHERE j.id = old.id
 RETURNING j.id
-"""
+""",
 )
 
 _PRUNE_JOBS = sa.text(
@@ -118,9 +122,9 @@ RETURNING r.id
 )
 
 
-def mark_prunable_jobs(days: float, *, most: int, events_are_sent: bool) -> TextClause:
+def mark_prunable_jobs(days: float, *, most: int, events_are_sent: bool) -> Batch:
     """Mark jobs that ended more than ``days`` ago and may go: rows of (id)."""
-    return _MARK.bindparams(days=days, most=most, events_are_sent=events_are_sent)
+    return Batch.of(_MARK, {"days": days, "most": most, "events_are_sent": events_are_sent})
 
 
 def prune_marked_jobs(*, most_jobs: int, most_inputs: int) -> TextClause:

@@ -14,6 +14,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, NamedTuple
 from uuid import UUID
 
+from schema.statements.batch import NOT_SHUNNED, THESE
+
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
@@ -41,9 +43,6 @@ CLAIMABLE = f"""(SELECT {_ACTIVE}
                       OR EXISTS (SELECT FROM job n WHERE n.id = j.id
                                  FOR NO KEY UPDATE SKIP LOCKED))
                FROM job j WHERE j.id = o.job_id)"""
-
-# Of jobs that who claims could not settle at the moment: it takes nothing further of them.
-NOT_SHUNNED = "o.job_id <> ALL (CAST(:shunned AS uuid[]))"
 
 _NIL = "CAST('00000000-0000-0000-0000-000000000000' AS uuid)"
 
@@ -92,7 +91,13 @@ WITH RECURSIVE ahead AS (
     ) e
     LIMIT CAST(:most AS integer)
 )"""
-PICKED_TO_SEND = _PICKED % RUNNABLE
+PICKED_TO_SEND = _PICKED % f"{NOT_SHUNNED} AND {RUNNABLE}"
+THESE_TO_SEND = f"""
+WITH picked AS MATERIALIZED (
+    SELECT o.id, 0 AS place FROM outbox o
+    WHERE {THESE} AND {READY} AND {_DUE} AND {RUNNABLE}
+    FOR UPDATE OF o SKIP LOCKED
+)"""
 PICKED_TO_CLAIM = _PICKED % f"{NOT_SHUNNED} AND {CLAIMABLE}"
 
 # Postgres cannot know how many were picked; of an array it expects few, and looks them up by key.
@@ -105,15 +110,15 @@ PROMOTED_BY_CLAIM = 200
 IN_TURN = """row_number() OVER (PARTITION BY p.place
                              ORDER BY o.priority DESC, o.turn_at, o.id), p.place"""
 
-PROMOTED = """promoted AS (
+PROMOTABLE = """o.state = 'PENDING' AND o.deferred AND o.available_at <= now() AND {which}
+        ORDER BY o.available_at LIMIT CAST(:promoted AS integer)
+        FOR UPDATE SKIP LOCKED"""
+PROMOTED_WHICH = f"""promoted AS (
     UPDATE outbox SET deferred = false
-    WHERE id = ANY (ARRAY(
-        SELECT id FROM outbox
-        WHERE state = 'PENDING' AND deferred AND available_at <= now()
-        ORDER BY available_at LIMIT CAST(:promoted AS integer)
-        FOR UPDATE SKIP LOCKED))
+    WHERE id = ANY (ARRAY(SELECT o.id FROM outbox o WHERE {PROMOTABLE}))
     RETURNING id
 )"""
+PROMOTED = PROMOTED_WHICH.format(which=NOT_SHUNNED)
 
 
 class Turn(NamedTuple):

@@ -12,6 +12,7 @@ from sqlalchemy.sql.elements import TextClause
 
 import schema.statements
 from infra.database import Database
+from schema.statements.batch import Forms
 from schema.statements.bound import Bound
 from schema.statements.gauges import count_letters
 from tests.plans import nodes_of, plan_of
@@ -26,6 +27,9 @@ def all_texts() -> dict[str, TextClause]:
         loaded = importlib.import_module(f"schema.statements.{module.name}")
         for name, value in inspect.getmembers(loaded, lambda v: isinstance(v, TextClause)):
             found[f"{module.name}.{name}"] = value
+        for name, forms in inspect.getmembers(loaded, lambda v: isinstance(v, Forms)):
+            for form, value in forms._asdict().items():
+                found[f"{module.name}.{name}.{form}"] = value
     return found
 
 

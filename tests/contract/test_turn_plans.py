@@ -7,7 +7,7 @@ from sqlalchemy import text
 from sqlalchemy.ext.asyncio import AsyncConnection
 from sqlalchemy.sql.elements import TextClause
 
-from infra.database import Database
+from infra.database import Database, rows_of
 from schema.ids import uuid7
 from schema.statements.bound import A_MOMENT, Bound
 from schema.statements.claim import (
@@ -99,7 +99,7 @@ async def test_no_plan_is_kept_from_when_the_outbox_was_empty(database: Database
     async def unit(connection: AsyncConnection) -> Any:
         for statement in now_and_then:
             for _ in range(10):
-                await connection.execute(statement)
+                await rows_of(connection, statement)
         kept = "SELECT generic_plans FROM pg_prepared_statements WHERE custom_plans >= 10"
         return (await connection.execute(text(kept))).scalars().all()
 

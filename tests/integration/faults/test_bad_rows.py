@@ -82,7 +82,8 @@ async def test_a_round_of_the_relay_that_fails_for_no_known_reason_does_not_end_
 ) -> None:
     with log_lines() as lines:
         async with station.dispatching(), station.consuming(Recorder()):
-            async with _a_bad_row(platform, "NEW.relay_attempts > OLD.relay_attempts"):
+            when = "NEW.relay_attempts > OLD.relay_attempts"
+            async with _a_bad_row(platform, when, code="38000"):
                 job_id = await platform.submit(2)
                 station.listener.wake()
                 await eventually(lambda: bool(named(lines, "relay.failed")))
@@ -123,7 +124,8 @@ async def test_leases_that_cannot_be_extended_for_no_known_reason_end_no_consume
             job_id = await platform.submit(2)
             delivery.listener.wake()
             await recorder.started.wait()
-            async with _a_bad_row(platform, "OLD.state = 'CLAIMED' AND NEW.state = 'CLAIMED'"):
+            when = "OLD.state = 'CLAIMED' AND NEW.state = 'CLAIMED'"
+            async with _a_bad_row(platform, when, code="38000"):
                 await eventually(lambda: bool(named(lines, "lease.not_extended")))
                 delivery.listener.tell_controlled()
                 delivery.listener.tell_controlled()
