@@ -258,11 +258,15 @@ class _Rows:
         self._left: list[str] = []
 
     async def reserve(self, connection: AsyncConnection) -> None:
-        """Take ids for the entries of the rows that the next statement copies at most."""
+        """Take what ids are missing for the entries of the rows that the next statement copies.
+
+        There may be enough: a statement that was full of bytes left rows to copy.
+        """
         self._until = self._given + _ROWS_PER_COPY
-        many = -(-self._until // self._chunk_size) - len(self.entry_ids)
-        (reserved,) = await rows_of(connection, reserve_entries(many))
-        self.entry_ids += reserved.entry_ids
+        missing = -(-self._until // self._chunk_size) - len(self.entry_ids)
+        if missing > 0:
+            (reserved,) = await rows_of(connection, reserve_entries(missing))
+            self.entry_ids += reserved.entry_ids
 
     async def of_one_statement(self) -> AsyncIterator[bytes]:
         """Give blocks until they are enough for a statement, or there are no more."""

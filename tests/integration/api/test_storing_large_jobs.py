@@ -16,6 +16,7 @@ from api.app import build_app
 from infra.database import Database
 from infra.http import Health
 from infra.wakeup import Notifier
+from schema.chunking import ChunkBounds
 from schema.export import ExportInput
 from schema.kinds import Kind
 from tests.integration.api.conftest import ABC, KINDS, AddKey, Api, Note, notes
@@ -57,15 +58,24 @@ async def turnstile() -> AsyncIterator[Turnstile]:
 
 @pytest.fixture
 def api(database: Database, database_url: str, add_key: AddKey, turnstile: Turnstile) -> Api:
-    kinds = {**KINDS, "held": turnstile.kind(), "copy": Kind("copy", ExportInput, "unused:unused")}
-    app = build_app(
-        settings_for(database_url, copy_from_inputs=50),
+    return Api(large(database, database_url, turnstile), add_key)
+
+
+def large(database: Database, database_url: str, turnstile: Turnstile, **changes: Any) -> Any:
+    wide = ChunkBounds(maximum=999)
+    kinds = {
+        **KINDS,
+        "held": turnstile.kind(),
+        "copy": Kind("copy", ExportInput, "unused:unused"),
+        "wide": Kind("wide", Note, "unused:unused", chunk=wide),
+    }
+    return build_app(
+        settings_for(database_url, copy_from_inputs=50, **changes),
         database=database,
         notifier=Notifier(database, enabled=False),
         kinds=kinds,
         health=Health(90),
     )
-    return Api(app, add_key)
 
 
 @pytest.fixture
@@ -255,4 +265,25 @@ async def test_a_kind_behind_its_inputs_has_them_read_again(
     kinds = await platform.rows("SELECT DISTINCT kind FROM job UNION SELECT kind FROM outbox")
     assert [row.kind for row in kinds] == ["copy"]
     assert await rows_left(platform) == (1, 2, 200)
+    await platform.check_consistency()
+
+
+async def test_inputs_of_many_bytes_in_chunks_of_many_are_stored(
+    database: Database,
+    database_url: str,
+    add_key: AddKey,
+    platform: Platform,
+    turnstile: Turnstile,
+) -> None:
+    """Where a COPY was full before a chunk was, no ids were asked for, which was a 500."""
+    app = large(database, database_url, turnstile, max_input_bytes=2_000_000)
+    # COPY takes twice as many bytes: it doubles them again.
+    backslashes = "\\" * 800_000
+    body = "\n".join(
+        ['{"kind":"wide"}', *(f'{{"text":"{number}{backslashes}"}}' for number in range(60))]
+    )
+    async with await Api(app, add_key).client() as client:
+        response = await post(client, body)
+    assert response.status_code == 202
+    assert await rows_left(platform) == (1, 1, 60)
     await platform.check_consistency()
