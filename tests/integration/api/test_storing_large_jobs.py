@@ -287,3 +287,18 @@ async def test_inputs_of_many_bytes_in_chunks_of_many_are_stored(
     assert response.status_code == 202
     assert await rows_left(platform) == (1, 1, 60)
     await platform.check_consistency()
+
+
+async def test_large_jobs_leave_others_a_connection(
+    database_url: str, add_key: AddKey, turnstile: Turnstile
+) -> None:
+    changes = {"database_pool_size": 2, "database_pool_timeout_seconds": 10}
+    settings = settings_for(database_url, **changes)
+    async with Database.from_settings(settings, name="test") as narrow:
+        app = large(narrow, database_url, turnstile, **changes)
+        async with await Api(app, add_key).client() as client:
+            posts = [post(client, lines(MANY, kind="held")) for _ in range(2)]
+            await turnstile.reach()
+            assert (await client.get("/jobs")).status_code == 200
+            turnstile.is_open.set()
+            assert [(await sent).status_code for sent in posts] == [202, 202]
