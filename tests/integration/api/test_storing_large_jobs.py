@@ -11,9 +11,10 @@ import httpx
 import pytest
 from pydantic import BaseModel
 from sqlalchemy import text
+from sqlalchemy.ext.asyncio import AsyncConnection
 
 from api.app import build_app
-from infra.database import Database
+from infra.database import Database, rows_of
 from infra.http import Health
 from infra.wakeup import Notifier
 from schema.chunking import ChunkBounds
@@ -302,3 +303,39 @@ async def test_large_jobs_leave_others_a_connection(
             assert (await client.get("/jobs")).status_code == 200
             turnstile.is_open.set()
             assert [(await sent).status_code for sent in posts] == [202, 202]
+
+
+@pytest.mark.parametrize("many", [3, MANY])
+async def test_who_waits_too_long_for_a_key_is_told_so(
+    client: httpx.AsyncClient,
+    database: Database,
+    database_url: str,
+    add_key: AddKey,
+    platform: Platform,
+    turnstile: Turnstile,
+    many: int,
+) -> None:
+    assert (await post(client, lines(1))).status_code == 202
+    is_held, is_done = asyncio.Event(), asyncio.Event()
+
+    async def hold(connection: AsyncConnection) -> None:
+        # As a large job holds it while its entries are inserted.
+        named = "UPDATE job SET idempotency_key = 'k', request_digest = 'another'"
+        await rows_of(connection, text(named))
+        is_held.set()
+        await is_done.wait()
+
+    held = asyncio.create_task(database.run(hold))
+    await is_held.wait()
+    settings = settings_for(database_url, statement_timeout_seconds=0.5)
+    async with Database.from_settings(settings, name="test") as hasty:
+        app = large(hasty, database_url, turnstile)
+        async with await Api(app, add_key).client() as other:
+            waited = await post(other, lines(many), **{"Idempotency-Key": "k"})
+            is_done.set()
+            await held
+            again = await post(other, lines(many), **{"Idempotency-Key": "k"})
+    assert (waited.status_code, waited.headers["Retry-After"]) == (503, "10")
+    assert "another request with this Idempotency-Key" in waited.json()["detail"]
+    assert again.json()["type"] == "urn:haulage:problem:idempotency-key-reused"
+    assert await rows_left(platform) == (1, 1, 1)
