@@ -14,7 +14,7 @@ from starlette.requests import ClientDisconnect
 from api.exchange import Exchange
 from api.problems import Problem, unavailable
 from api.tracing import begun, read_trace
-from infra.retry import sqlstate
+from infra.retry import is_statement_timeout, sqlstate
 from infra.telemetry import names
 from infra.telemetry.instruments import SILENT
 from infra.telemetry.logs import traced
@@ -33,7 +33,6 @@ if TYPE_CHECKING:
 
 log: structlog.stdlib.BoundLogger = structlog.get_logger(__name__)
 
-_QUERY_CANCELED = "57014"
 _DATA_EXCEPTIONS = "22"  # the class of what a value itself is to blame for
 _CLIENT_CLOSED_REQUEST = 499
 # As the semantic conventions have it: a client must not be able to make series of metrics.
@@ -149,12 +148,12 @@ def _span_name(method: str) -> str:
 def _problem(error: Exception) -> Problem:
     if isinstance(error, Problem):
         return error
+    if is_statement_timeout(error):
+        log.warning("http.statement_timeout", error=str(error))
+        return unavailable("the database did not answer in time; nothing was lost, try again")
     if isinstance(error, Unavailable):
         log.warning("http.neighbour_away", error=str(error))
         return unavailable("the database is away; nothing was lost, try again")
-    if isinstance(error, sa_exc.DBAPIError) and sqlstate(error) == _QUERY_CANCELED:
-        log.warning("http.statement_timeout", error=str(error.orig))
-        return unavailable("the database did not answer in time")
     if isinstance(error, sa_exc.DBAPIError) and (sqlstate(error) or "").startswith(
         _DATA_EXCEPTIONS
     ):

@@ -82,7 +82,7 @@ class Jobs:
         self._bodies = BodyReader(
             max_body_bytes=settings.max_body_bytes,
             max_stream_bytes=settings.max_stream_bytes,
-            max_concurrent_large=settings.max_concurrent_submissions,
+            max_concurrent_large=settings.large_submissions,
         )
 
     async def submit(self, request: Request, exchange: Exchange) -> Response:

@@ -19,6 +19,9 @@ if TYPE_CHECKING:
 # The first block is small, so that whoever writes it can begin early; larger ones cost less.
 _FIRST_BLOCK_CHARACTERS = 32 * 1024
 _LARGEST_BLOCK_CHARACTERS = 256 * 1024
+# One statement would hold what was gathered several times over. Inputs as large as the default
+# limit allows come to no more than this.
+_MOST_GATHERED_CHARACTERS = 32 * 1024 * 1024
 
 
 class KindCameLast(Exception):
@@ -28,7 +31,8 @@ class KindCameLast(Exception):
 class Reading:
     """Reads a body, some inputs at a time. Memory does not grow with them, but for the gathered.
 
-    Not for several threads at once. With ``digests``, it can name the request once all is read.
+    These are fewer than ``enough``, or hardly more. Not for several threads at once. With
+    ``digests``, it can name the request once all is read.
     """
 
     def __init__(
@@ -68,16 +72,22 @@ class Reading:
 
         When it returns, all that was read is sound; ``submission`` is there if that is all.
         """
-        many, enough = 0, self._enough
+        many = characters = 0
         for lines in self._read():
             self._gathered.append(lines)
             many += lines.count("\n") + 1
-            if many >= enough and self._document.is_sound:
-                return
+            characters += len(lines)
+            if many >= self._enough or characters >= _MOST_GATHERED_CHARACTERS:
+                if self._document.is_sound:
+                    return
+                # Nothing of it will be stored: what follows is judged, and held by nobody.
+                self._gathered.clear()
+                break
         try:
             self.finish()
         except KindCameLast:
             self.gather_again()
+        assert self._gathered or self.submission is None, "what is not sound stays so"
 
     def gather_again(self) -> None:
         """Do it anew, now that the kind is known."""

@@ -99,6 +99,8 @@ class Document:
     many_inputs: int = 0
     are_unjudged: bool = False
     inputs_read_as: str | None = None
+    # Whether no member can come any more, inputs by lines aside.
+    has_all_members: bool = False
 
     @property
     def is_misread(self) -> bool:
@@ -149,6 +151,7 @@ class Document:
                 yield from self._read_member()
         if source.peek():
             raise source.not_json("nothing may follow the object")
+        self.has_all_members = True
 
     def _read_member(self) -> Iterator[str]:
         source, bad = self.source, self.bad
@@ -158,7 +161,8 @@ class Document:
         name, _ = source.value("", bad, limit=_NAME_CHARACTERS, depth=0)
         source.take(":")
         pointer = f"/{escape(name)}"
-        if name in self.names:
+        is_first = name not in self.names
+        if not is_first:
             bad.add(pointer, "is given twice")
         if len(self.names) == _MEMBERS:
             bad.add("", f"has more than {_MEMBERS} members")
@@ -171,7 +175,8 @@ class Document:
         document, text = source.value(pointer, bad, limit=_MEMBER_CHARACTERS, depth=depth)
         if bad.count == before:
             self.texts[name], self.documents[name] = text, document
-        if name == "kind" and isinstance(document, str):
+        # A second one would have the inputs read again for each of the two in turn.
+        if name == "kind" and is_first and isinstance(document, str):
             self.kind_name = document
 
     def _read_inputs(self) -> Iterator[str]:
@@ -192,7 +197,10 @@ class Document:
 
     @property
     def is_sound(self) -> bool:
-        """Say whether nothing is wrong with what was read so far."""
+        """Say whether nothing is wrong with what was read so far; what is not, stays so.
+
+        Unless the kind comes last: then all is read again. What may still come is not missing.
+        """
         return not self.bad.count and self._judge(BadFields()) is not None
 
     def submission(self) -> Submission:
@@ -262,6 +270,8 @@ class Document:
             return None
 
     def _options(self, kind: Kind, bad: BadFields) -> str | None:
+        if "options" not in self.names and not self.has_all_members:
+            return "{}"
         document = self.documents.get("options", {})
         if not isinstance(document, dict):
             return None

@@ -4,14 +4,19 @@ from __future__ import annotations
 
 import asyncio
 import time
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from http import HTTPStatus
 from typing import TYPE_CHECKING, Any
 
+import structlog
+
 from api.problems import BadField, BadFields, Problem, unavailable
 from api.reading import KindCameLast
 from infra.database import copy_text, rows_of
+from infra.retry import is_statement_timeout
 from schema.chunking import chunk_size
+from schema.errors import Unavailable
 from schema.ids import uuid7
 from schema.statements.paces import list_paces
 from schema.statements.read import tell_past
@@ -25,7 +30,7 @@ from schema.statements.submit import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Sequence
+    from collections.abc import AsyncIterator, Iterator, Sequence
     from uuid import UUID
 
     from sqlalchemy import Row
@@ -40,12 +45,16 @@ if TYPE_CHECKING:
     from schema.kinds import Kind
     from schema.message import Trace
 
+log: structlog.stdlib.BoundLogger = structlog.get_logger(__name__)
+
 _PACE_SECONDS = 10.0
 # Each statement has its own time limit: none may grow with the job. An entry costs several times
 # what an input does, for its indexes.
 _ENTRIES_PER_INSERT = 20_000
 _ROWS_PER_COPY = 50_000
 _BYTES_PER_COPY = 64 * 1024 * 1024
+# Who waited for a key has waited for as long as a statement may take already.
+_KEY_SECONDS = 10
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,10 +98,11 @@ class Submitter:
         """
         past = BadFields()
         try:
-            if reading.submission is not None:
-                key = await self._insert(reading, reading.submission, sender)
-            else:
-                key = await self._copy(reading, sender)
+            with _telling_of_the_key(sender):
+                if reading.submission is not None:
+                    key = await self._insert(reading, reading.submission, sender)
+                else:
+                    key = await self._copy(reading, sender)
         except KindCameLast:
             # What was copied is gone again; now the kind is known.
             await asyncio.to_thread(reading.gather_again)
@@ -171,6 +181,25 @@ class Submitter:
             self._paces = {row.kind: row.input_ms for row in rows}
             self._paces_until = time.monotonic() + _PACE_SECONDS
         return chunk_size(self._paces.get(kind.name), kind.chunk)
+
+
+@contextmanager
+def _telling_of_the_key(sender: Sender) -> Iterator[None]:
+    """Say what else may be behind a timeout of a request with a key: another one with it.
+
+    Whoever comes second waits for the end of the first, which may have many entries to insert.
+    """
+    try:
+        yield
+    except Unavailable as error:
+        if sender.idempotency_key is None or not is_statement_timeout(error):
+            raise
+        log.warning("submission.timed_out", error=str(error))
+        raise unavailable(
+            "the database did not answer in time: perhaps another request with this"
+            " Idempotency-Key is just being stored; nothing was lost, try again",
+            retry_after_seconds=_KEY_SECONDS,
+        ) from error
 
 
 async def _copy_whole(
@@ -258,11 +287,15 @@ class _Rows:
         self._left: list[str] = []
 
     async def reserve(self, connection: AsyncConnection) -> None:
-        """Take ids for the entries of the rows that the next statement copies at most."""
+        """Take what ids are missing for the entries of the rows that the next statement copies.
+
+        There may be enough: a statement that was full of bytes left rows to copy.
+        """
         self._until = self._given + _ROWS_PER_COPY
-        many = -(-self._until // self._chunk_size) - len(self.entry_ids)
-        (reserved,) = await rows_of(connection, reserve_entries(many))
-        self.entry_ids += reserved.entry_ids
+        missing = -(-self._until // self._chunk_size) - len(self.entry_ids)
+        if missing > 0:
+            (reserved,) = await rows_of(connection, reserve_entries(missing))
+            self.entry_ids += reserved.entry_ids
 
     async def of_one_statement(self) -> AsyncIterator[bytes]:
         """Give blocks until they are enough for a statement, or there are no more."""

@@ -94,11 +94,11 @@ def assemble(
     )
     strays = Strays(
         database,
+        queue.claiming,
         leases,
+        releaser,
         worker=worker,
         lease_seconds=settings.lease_seconds,
-        lock_seconds=patience,
-        wake=wake,
     )
     acknowledger = Acknowledger(queue, calls_at_once=settings.receipt_calls)
     paces = Paces(database)

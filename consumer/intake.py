@@ -20,6 +20,9 @@ class Room(NamedTuple):
     inputs: float
 
 
+NO_ROOM = Room(0, 0.0)
+
+
 class _Share(NamedTuple):
     """What a kind with fewer slots than there are may have in hand."""
 

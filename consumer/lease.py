@@ -158,11 +158,13 @@ class Leases:
     @contextmanager
     def hold(self, claim: Claim) -> Iterator[Lease]:
         """Keep the claim's lease alive inside the block."""
-        age_seconds = time.monotonic() - claim.asked_at
-        lease = Lease(claim, self._clock() + self._lease_seconds - age_seconds)
+        left_seconds = self._lease_seconds - (time.monotonic() - claim.asked_at)
+        if left_seconds < self._lease_seconds * 2 / 3:
+            # Perhaps it was long in coming, perhaps only in being asked: Postgres is asked at once.
+            self._control.set()
+            left_seconds = max(left_seconds, self._lease_seconds / 3)
+        lease = Lease(claim, self._clock() + left_seconds)
         self._held[claim.entry_id, claim.epoch] = lease
-        if age_seconds > self._lease_seconds / 3:
-            self._control.set()  # at the usual time it may be over
         try:
             yield lease
         finally:

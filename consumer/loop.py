@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import structlog
 
+from consumer.intake import NO_ROOM
 from infra.queue.protocol import Unwanted
 from infra.retry import jittered, sleep_unless
 from schema.errors import HaulageError
@@ -121,17 +122,18 @@ class Consumer:
                 ]
             for timer in timers:
                 timer.cancel()
+            # Nothing waits any more but what is found now, and that is tried once.
+            self._settler.give_up()
+            finding = side.create_task(self._strays.last(), name="last strays")
+            await asyncio.wait([finding], timeout=_LAST_SECONDS)
+            finding.cancel()
             for task in background:
                 task.cancel()
             self._acknowledger.close()
-            last = [
-                deleting,
-                side.create_task(self._paces.write_once(), name="last paces"),
-                side.create_task(self._strays.last(), name="last strays"),
-            ]
-            await asyncio.wait(last, timeout=_LAST_SECONDS)
-            for task in last:
-                task.cancel()
+            writing = side.create_task(self._paces.write_once(), name="last paces")
+            await asyncio.wait([deleting, writing], timeout=_LAST_SECONDS)
+            deleting.cancel()
+            writing.cancel()
 
     def _cut_short(self) -> None:
         """End the drain: what runs is interrupted, what waits for a commit is tried once more."""
@@ -164,10 +166,8 @@ class Consumer:
             if room is None:
                 return
             try:
-                claims = await self._queue.claim(room.entries, stop, self._unwanted)
+                await self._claim(room, work, stop)
             except Exception as error:  # noqa: BLE001 - one bad row must not end all consumers
-                self._intake.took(room, [])
-                self._strays.suspect()
                 failures += 1
                 delay = jittered(
                     failures, base_seconds=_BACKOFF_BASE_SECONDS, cap_seconds=_BACKOFF_CAP_SECONDS
@@ -180,9 +180,18 @@ class Consumer:
                 log.info("receive.recovered", after_failures=failures)
             failures = 0
             self._turned()
-            self._intake.took(room, [(claim.kind, len(claim.inputs)) for claim in claims])
-            for claim in claims:
-                self._begin(work, self._carry(claim), name=f"entry {claim.entry_id}")
+
+    async def _claim(self, room: Room, work: asyncio.TaskGroup, stop: asyncio.Event) -> None:
+        """Claim what fits into the room that is kept, and begin it as it comes."""
+        try:
+            claims = await self._queue.claim(room.entries, stop, self._unwanted)
+            while claims:
+                self._intake.took(NO_ROOM, [(claim.kind, len(claim.inputs)) for claim in claims])
+                for claim in claims:
+                    self._begin(work, self._carry(claim), name=f"entry {claim.entry_id}")
+                claims = await self._queue.claim_rest(stop, self._unwanted)
+        finally:
+            self._intake.took(room, [])
 
     async def _carry(self, claim: Claim) -> None:
         """Carry a claim through; what nobody foresaw costs it its lease, and the others nothing."""

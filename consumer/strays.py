@@ -3,113 +3,119 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from typing import TYPE_CHECKING
 
 import structlog
 
-from infra.retry import jittered
+from infra.queue.protocol import Claim
+from infra.telemetry.logs import traced
 from schema.errors import HaulageError
-from schema.statements.claim import claimed_by, release_entries
+from schema.statements.claim import claimed_by
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     from consumer.lease import Leases
+    from consumer.releaser import Releaser
     from infra.database import Database
+    from infra.queue.claiming import Claiming
 
     Key = tuple[int, int]
 
 log: structlog.stdlib.BoundLogger = structlog.get_logger(__name__)
 
-_BASE_SECONDS = 0.2
-_CAP_SECONDS = 2.0
-# What was claimed is in hand after a third of a lease, or not at all.
-_SHARE_OF_LEASE = 0.4
+_LOOKS_IN_A_LEASE = 10
 
 
 class Strays:
     """Looks for claims in this worker's name that are not in its hands, after a claim has failed.
 
-    Their inputs would each be charged an attempt, though nothing ran and the worker lives.
+    Their inputs would each be charged an attempt, though nothing ran and the worker lives. Postgres
+    may still commit what nobody waits for any more, so it looks for as long as such a claim lasts.
     """
 
     def __init__(
         self,
         database: Database,
+        claiming: Claiming,
         leases: Leases,
+        releaser: Releaser,
         *,
         worker: str,
         lease_seconds: float,
-        lock_seconds: float,
-        wake: Callable[[], None],
     ) -> None:
         self._database = database
+        self._claiming = claiming
         self._leases = leases
+        self._releaser = releaser
         self._worker = worker
-        self._wait_seconds = lease_seconds * _SHARE_OF_LEASE
-        self._lock_seconds = lock_seconds
-        self._wake = wake
-        self._suspected = asyncio.Event()
-        self._is_looking = False
-
-    def suspect(self) -> None:
-        """Note that a claim failed: it may have been committed all the same."""
-        self._suspected.set()
+        self._lease_seconds = lease_seconds
+        self._returning: set[Key] = set()
+        self._is_watching = False
+        self._is_told = False
 
     async def run(self) -> None:
-        """Look after each suspicion, and again until Postgres answers, until cancelled."""
-        failures = 0
-        while True:
-            await self._suspected.wait()
-            self._suspected.clear()
-            self._is_looking = True
-            try:
-                if seen := await self._look():
-                    # Another claim may be on its way from Postgres into our hands.
-                    await asyncio.sleep(self._wait_seconds)
-                    await self._give_back(seen & await self._look())
-            except Exception as error:  # noqa: BLE001 - what is not found ends no other's work
-                failures += 1
-                if failures == 1:
-                    _tell(error)
-                await asyncio.sleep(
-                    jittered(failures, base_seconds=_BASE_SECONDS, cap_seconds=_CAP_SECONDS)
-                )
-                self._suspected.set()
-            else:
-                failures = 0
-                self._is_looking = False
+        """Look after each claim that has failed, for as long as it may come to light."""
+        async with asyncio.TaskGroup() as returning:
+            while True:
+                await self._claiming.failed.wait()
+                self._is_watching = True
+                await self._watch(returning)
+                self._is_watching = False
 
     async def last(self) -> None:
-        """Give back what is still suspected, once nothing is claimed any more."""
-        if self._is_looking or self._suspected.is_set():
-            try:
-                await self._give_back(await self._look())
-            except Exception as error:  # noqa: BLE001 - their leases end by themselves
+        """Give back what there is, once nothing is claimed any more."""
+        if self._is_watching or self._claiming.failed.is_set():
+            await asyncio.gather(*map(self._return, await self._find()))
+
+    async def _watch(self, returning: asyncio.TaskGroup) -> None:
+        until = 0.0
+        while self._claiming.failed.is_set() or time.monotonic() < until:
+            if self._claiming.failed.is_set():
+                self._claiming.failed.clear()
+                until = time.monotonic() + self._lease_seconds
+            for claim in await self._find():
+                returning.create_task(self._return(claim), name=f"stray entry {claim.entry_id}")
+            await asyncio.sleep(self._lease_seconds / _LOOKS_IN_A_LEASE)
+
+    async def _find(self) -> list[Claim]:
+        """Give the claims that are strays by all that is known; none while Postgres is away."""
+        try:
+            seen = await self._look()
+            if seen:
+                # What is on its way will be in hand by then, if that was all.
+                await self._claiming.calls_end()
+                again = await self._look()
+                seen = {key: claim for key, claim in again.items() if key in seen}
+        except Exception as error:  # noqa: BLE001 - what is not found ends no other's work
+            if not self._is_told:
                 _tell(error)
+            self._is_told = True
+            return []
+        self._is_told = False
+        self._returning |= seen.keys()
+        return list(seen.values())
 
-    async def _look(self) -> set[Key]:
+    async def _look(self) -> dict[Key, Claim]:
         rows = await self._database.fetch(claimed_by(self._worker))
-        return {(row.id, row.epoch) for row in rows if not self._leases.knows(row.id, row.epoch)}
+        return {
+            (row.entry_id, row.epoch): Claim.from_row(row)
+            for row in rows
+            if (row.entry_id, row.epoch) not in self._returning
+            and not self._leases.knows(row.entry_id, row.epoch)
+        }
 
-    async def _give_back(self, strays: set[Key]) -> None:
-        if not strays:
-            return
-        entries, epochs = zip(*sorted(strays), strict=True)
-        rows = await self._database.fetch(
-            release_entries(entries, epochs, delay_seconds=0.0, lock_seconds=self._lock_seconds)
-        )
-        if rows:
-            self._wake()
-            log.warning(
-                "claims.recovered",
-                entries=len(rows),
-                because="the answer to their claim never came",
-            )
+    async def _return(self, claim: Claim) -> None:
+        try:
+            is_released = await self._releaser.release(claim)
+        finally:
+            self._returning.discard((claim.entry_id, claim.epoch))
+        if is_released:
+            with traced(claim.trace, job=claim.job_key, entry=claim.entry_id):
+                log.warning("entry.recovered", because="the answer to its claim never came")
 
 
 def _tell(error: Exception) -> None:
     if isinstance(error, HaulageError):
-        log.warning("claims.not_recovered", error=str(error))
+        log.warning("entry.not_recovered", error=str(error))
     else:
-        log.error("claims.not_recovered", exc_info=error)
+        log.error("entry.not_recovered", exc_info=error)

@@ -45,6 +45,12 @@ def is_lock_timeout(error: BaseException) -> bool:
     return isinstance(error, Unavailable) and cause is not None and sqlstate(cause) == "55P03"
 
 
+def is_statement_timeout(error: BaseException) -> bool:
+    """Say whether the database is there, and gave up on a statement that took too long."""
+    cause = error.__cause__
+    return isinstance(error, Unavailable) and cause is not None and sqlstate(cause) == "57014"
+
+
 def is_of_a_row(error: BaseException) -> bool:
     """Say whether a row is at fault, or what is to be written: others can still be dealt with."""
     state = sqlstate(error) or ""

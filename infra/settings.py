@@ -174,6 +174,15 @@ class Settings(BaseModel):
         return max(1, self.aws_connections // 3)
 
     @property
+    def large_submissions(self) -> int:
+        """Give how many large bodies an API process works on at once.
+
+        Each may hold a connection while it is stored: one at least is left to other requests,
+        unless there is no other.
+        """
+        return min(self.max_concurrent_submissions, max(1, self.database_pool_size - 1))
+
+    @property
     def is_exposed_beside_health(self) -> bool:
         """Say whether a process with a port for its health has a page of metrics there."""
         return self.prometheus and self.health_port != 0

@@ -7,6 +7,7 @@ import time
 from typing import TYPE_CHECKING
 
 from infra.pauses import Pauses
+from infra.queue.claiming import Claiming
 from infra.queue.protocol import NOTHING, Claim, Unwanted
 from infra.queue.singly import claim_singly
 from infra.retry import is_of_a_row, sleep_unless
@@ -50,6 +51,7 @@ class OutboxQueue:
     ) -> None:
         self._tracing = instruments.tracing
         self._database = database
+        self.claiming = Claiming(database)
         self._woken = listener.wakes()
         self._worker = worker
         self._kinds = tuple(kinds)
@@ -113,7 +115,7 @@ class OutboxQueue:
             shunned=self._shunned(unwanted),
         )
         try:
-            rows = await self._database.fetch(statement)
+            rows = await self.claiming.fetch(statement)
         except Exception as error:
             if not is_of_a_row(error):
                 raise
@@ -139,7 +141,7 @@ class OutboxQueue:
         jobs = {row.id: row.job_id for row in ready}
         claimed = await claim_singly(
             jobs,
-            lambda entry_id: self._database.fetch(
+            lambda entry_id: self.claiming.fetch(
                 claim_by_id(self._worker, self._lease_seconds, [entry_id], waits=False)
             ),
         )
@@ -148,8 +150,9 @@ class OutboxQueue:
 
     async def _claim_now(self, most: int, unwanted: Unwanted) -> Sequence[Claim]:
         began = time.monotonic()
-        rows = await self._claim_rows(most, unwanted)
-        claims = [Claim.from_row(row, began) for row in rows]
+        with self.claiming.call():
+            rows = await self._claim_rows(most, unwanted)
+            claims = [Claim.from_row(row, began) for row in rows]
         if claims:
             # Fewer than asked for: the rest is in other hands, or there is none.
             self._may_be_ready = len(claims) >= most
@@ -163,6 +166,14 @@ class OutboxQueue:
             ):
                 pass
         return claims
+
+    async def claim_rest(
+        self,
+        stop: asyncio.Event,  # noqa: ARG002
+        unwanted: Unwanted = NOTHING,  # noqa: ARG002
+    ) -> Sequence[Claim]:
+        """Give nothing: a claim leaves nothing beside."""
+        return ()
 
     async def extend(self, claims: Sequence[Claim], lease_seconds: float) -> None:
         """Do nothing: the lease in Postgres is the delivery."""

@@ -23,6 +23,8 @@ if TYPE_CHECKING:
 
     from sqlalchemy import Row
 
+    from infra.queue.claiming import Claiming
+
 # As many deliveries are worth a call to acknowledge them: over SQS one call takes no more.
 FULL_BATCH = BATCH_LIMIT
 
@@ -116,6 +118,8 @@ NOTHING = Unwanted()
 class Queue(Protocol):
     """Delivers claims to one consumer process."""
 
+    claiming: Claiming
+
     async def claim(
         self, most: int, stop: asyncio.Event, unwanted: Unwanted = NOTHING
     ) -> Sequence[Claim]:
@@ -123,6 +127,16 @@ class Queue(Protocol):
 
         Returns soon after ``stop`` is set, with whatever had already been delivered. Raises
         ``Unavailable`` when the queue or the database is away.
+        """
+        ...
+
+    async def claim_rest(
+        self, stop: asyncio.Event, unwanted: Unwanted = NOTHING
+    ) -> Sequence[Claim]:
+        """Claim what the last claim left beside, without waiting; nothing: there is no more of it.
+
+        To be called, until it gives nothing, when what was claimed before has begun: there is room
+        for it, and it would wait for a lease where nobody looked.
         """
         ...
 

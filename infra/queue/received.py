@@ -40,8 +40,8 @@ class Polled:
     many: int
     # By entry: to be claimed, and then those of which nothing could be.
     deliveries: dict[int, Delivery] = field(default_factory=dict)
-    # Copies of one of these, messages of a kind that is not wanted now, or is unknown here, and
-    # what is none of ours.
+    # Copies of one of these, messages of a kind that is not wanted now or of an entry that cannot
+    # be claimed, of an unknown kind, and what is none of ours.
     again: list[Delivery] = field(default_factory=list)
     unwanted: list[Delivery] = field(default_factory=list)
     early: list[Delivery] = field(default_factory=list)

@@ -13,6 +13,7 @@ import structlog
 
 from infra.clients import speaking_plainly
 from infra.patience import lock_seconds
+from infra.queue.claiming import Claiming
 from infra.queue.limits import BATCH_LIMIT
 from infra.queue.protocol import NOTHING, Claim, Unwanted
 from infra.queue.receipts import Delivery, Receipts
@@ -76,6 +77,7 @@ class SqsQueue:
         self._client = client
         self._receiving = receiving
         self._database = database
+        self.claiming = Claiming(database)
         self._queue_url = queue_url
         self._worker = worker
         self._kinds = frozenset(kinds)
@@ -105,18 +107,26 @@ class SqsQueue:
             await self._database.ping()
             self._has_failed = False
         try:
+            return await self._poll(most, stop, unwanted)
+        except Exception:
+            self._has_failed = True
+            raise
+
+    async def claim_rest(
+        self, stop: asyncio.Event, unwanted: Unwanted = NOTHING
+    ) -> Sequence[Claim]:
+        """Ask once more for what another consumer was starting, and see to what is left then."""
+        try:
             while self._unseen:
                 polled = self._unseen.pop()
                 if stop.is_set():
                     await self._see_to(polled, unwanted)
                 elif claims := await self._take(polled, unwanted):
                     return claims
-            if stop.is_set():  # it may have been set meanwhile
-                return ()
-            return await self._poll(most, stop, unwanted)
         except Exception:
             self._has_failed = True
             raise
+        return ()
 
     async def _poll(self, most: int, stop: asyncio.Event, unwanted: Unwanted) -> Sequence[Claim]:
         began = time.monotonic()
@@ -128,12 +138,10 @@ class SqsQueue:
         return await self._take(polled, unwanted)
 
     async def _take(self, polled: Polled, unwanted: Unwanted) -> Sequence[Claim]:
-        """Claim what a poll brought, and hand it over at once; see to what cannot be claimed.
-
-        What is left beside claims is asked for once more before the next poll.
-        """
+        """Claim what a poll brought, and hand it over at once; see to what cannot be claimed."""
         # A poll that brings nothing is no event, and waiting for one is no work.
-        claims = await self._claim_from(polled, unwanted) if polled.deliveries else ()
+        with self.claiming.call():
+            claims = await self._claim_from(polled, unwanted) if polled.deliveries else ()
         if claims:
             self._unseen += [polled] if polled.left else []
         elif polled.left:
@@ -147,20 +155,20 @@ class SqsQueue:
             (delivery.message.trace for delivery in deliveries.values()),
             attributes={names.MESSAGING_BATCH_COUNT: len(deliveries)},
         ) as span:
-            claims = await self._claim(deliveries, unwanted)
+            claims = await self._claim(polled, unwanted)
             if deliveries and not claims:
                 # Who is starting the same job this moment will have done so.
                 await asyncio.sleep(_STARTING_SECONDS)
-                claims = await self._claim(deliveries, unwanted)
+                claims = await self._claim(polled, unwanted)
             span.set_attribute(names.DUPLICATES, len(deliveries))
         return claims
 
-    async def _claim(self, deliveries: dict[int, Delivery], unwanted: Unwanted) -> Sequence[Claim]:
+    async def _claim(self, polled: Polled, unwanted: Unwanted) -> Sequence[Claim]:
         """Claim what the messages point at, and take these messages out of ``deliveries``.
 
-        Those of shunned jobs stay there: they go back to Postgres, to be sent after a moment. Those
-        of entries that cannot be claimed are hidden for a while.
+        Those of shunned jobs stay there: they go back to Postgres, to be sent after a moment.
         """
+        deliveries = polled.deliveries
         wanted = {
             entry_id: delivery.message.job_id
             for entry_id, delivery in deliveries.items()
@@ -178,9 +186,7 @@ class SqsQueue:
         claims = [Claim.from_row(row, asked_at) for row in rows]
         for claim in claims:
             self._held[_key(claim)] = deliveries.pop(claim.entry_id)
-        await self._leave_to_others(
-            [deliveries.pop(entry_id) for entry_id in unclaimable], _UNWANTED_SECONDS
-        )
+        polled.unwanted += [deliveries.pop(entry_id) for entry_id in unclaimable]
         return claims
 
     async def _claim_rows(self, wanted: Mapping[int, UUID]) -> Singly:
@@ -205,11 +211,11 @@ class SqsQueue:
             lock_seconds=self._lock_seconds,
         )
         try:
-            return await self._database.fetch(claim())
+            return await self.claiming.fetch(claim())
         except HaulageError as error:
             if not is_lock_timeout(error):
                 raise
-        return await self._database.fetch(claim(waits=False))
+        return await self.claiming.fetch(claim(waits=False))
 
     async def _pace(self, elapsed_seconds: float, stop: asyncio.Event) -> None:
         """Slow down after polls that were empty at once, as SQS is at its in-flight limit."""

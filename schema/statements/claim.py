@@ -196,8 +196,13 @@ RETURNING o.id, o.epoch, o.state
 
 _CLAIMED_BY = sa.text(
     """
-SELECT id, epoch FROM outbox
-WHERE state = 'CLAIMED' AND locked_until > now() AND locked_by = :worker
+SELECT o.id AS entry_id, o.epoch, o.job_id, o.kind, o.owner_id, 0 AS waited_ms,
+       o.locked_by AS worker, o.correlation_id, o.traceparent, o.tracestate, o.baggage, o.origin,
+       NULL AS queued_ms, 0 AS due_ms, j.key AS job_key, j.request_date,
+       j.options::text AS options, j.max_attempts,
+       NULL AS ordinals, NULL AS bodies, NULL AS attempts, NULL AS generations
+FROM outbox o JOIN job j ON j.id = o.job_id
+WHERE o.state = 'CLAIMED' AND o.locked_until > now() AND o.locked_by = :worker
 """
 )
 
@@ -351,7 +356,7 @@ def release_entries(
 
 
 def claimed_by(worker: str) -> Bound:
-    """Give the live claims in a worker's name: rows of (id, epoch)."""
+    """Give the live claims in a worker's name, as a claim does, but without their inputs."""
     return Bound(_CLAIMED_BY, {"worker": worker}, A_MOMENT)
 
 

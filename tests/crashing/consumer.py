@@ -26,6 +26,8 @@ class CrashingQueue:
     def __init__(self, queue: Queue, probe: Probe) -> None:
         self._queue = queue
         self._probe = probe
+        self.claiming = queue.claiming
+        self.claim_rest = queue.claim_rest
         self.extend = queue.extend
         self.ping = queue.ping
         self.abandon = queue.abandon

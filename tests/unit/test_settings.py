@@ -34,6 +34,11 @@ def test_a_limit_that_postgres_would_round_to_none_is_refused(name: str) -> None
         with_(**{name: "0.0001"})
 
 
+@pytest.mark.parametrize(("pool_size", "many"), [("10", 4), ("5", 4), ("4", 3), ("1", 1)])
+def test_large_submissions_leave_a_connection_of_the_pool(pool_size: str, many: int) -> None:
+    assert with_(database_pool_size=pool_size).large_submissions == many
+
+
 @pytest.mark.parametrize("name", ["poll_floor_seconds", "maintenance_interval_seconds"])
 def test_a_loop_that_rests_longer_than_a_stuck_one_may_is_refused(name: str) -> None:
     with pytest.raises(Misconfigured, match=PREFIX + name.upper()):

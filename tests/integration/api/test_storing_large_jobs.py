@@ -11,11 +11,13 @@ import httpx
 import pytest
 from pydantic import BaseModel
 from sqlalchemy import text
+from sqlalchemy.ext.asyncio import AsyncConnection
 
 from api.app import build_app
-from infra.database import Database
+from infra.database import Database, rows_of
 from infra.http import Health
 from infra.wakeup import Notifier
+from schema.chunking import ChunkBounds
 from schema.export import ExportInput
 from schema.kinds import Kind
 from tests.integration.api.conftest import ABC, KINDS, AddKey, Api, Note, notes
@@ -57,15 +59,24 @@ async def turnstile() -> AsyncIterator[Turnstile]:
 
 @pytest.fixture
 def api(database: Database, database_url: str, add_key: AddKey, turnstile: Turnstile) -> Api:
-    kinds = {**KINDS, "held": turnstile.kind(), "copy": Kind("copy", ExportInput, "unused:unused")}
-    app = build_app(
-        settings_for(database_url, copy_from_inputs=50),
+    return Api(large(database, database_url, turnstile), add_key)
+
+
+def large(database: Database, database_url: str, turnstile: Turnstile, **changes: Any) -> Any:
+    wide = ChunkBounds(maximum=999)
+    kinds = {
+        **KINDS,
+        "held": turnstile.kind(),
+        "copy": Kind("copy", ExportInput, "unused:unused"),
+        "wide": Kind("wide", Note, "unused:unused", chunk=wide),
+    }
+    return build_app(
+        settings_for(database_url, copy_from_inputs=50, **changes),
         database=database,
         notifier=Notifier(database, enabled=False),
         kinds=kinds,
         health=Health(90),
     )
-    return Api(app, add_key)
 
 
 @pytest.fixture
@@ -256,3 +267,75 @@ async def test_a_kind_behind_its_inputs_has_them_read_again(
     assert [row.kind for row in kinds] == ["copy"]
     assert await rows_left(platform) == (1, 2, 200)
     await platform.check_consistency()
+
+
+async def test_inputs_of_many_bytes_in_chunks_of_many_are_stored(
+    database: Database,
+    database_url: str,
+    add_key: AddKey,
+    platform: Platform,
+    turnstile: Turnstile,
+) -> None:
+    """Where a COPY was full before a chunk was, no ids were asked for, which was a 500."""
+    app = large(database, database_url, turnstile, max_input_bytes=2_000_000)
+    # COPY takes twice as many bytes: it doubles them again.
+    backslashes = "\\" * 800_000
+    body = "\n".join(
+        ['{"kind":"wide"}', *(f'{{"text":"{number}{backslashes}"}}' for number in range(44))]
+    )
+    async with await Api(app, add_key).client() as client:
+        response = await post(client, body)
+    assert response.status_code == 202
+    assert await rows_left(platform) == (1, 1, 44)
+    await platform.check_consistency()
+
+
+async def test_large_jobs_leave_others_a_connection(
+    database_url: str, add_key: AddKey, turnstile: Turnstile
+) -> None:
+    changes = {"database_pool_size": 2, "database_pool_timeout_seconds": 10}
+    settings = settings_for(database_url, **changes)
+    async with Database.from_settings(settings, name="test") as narrow:
+        app = large(narrow, database_url, turnstile, **changes)
+        async with await Api(app, add_key).client() as client:
+            posts = [post(client, lines(MANY, kind="held")) for _ in range(2)]
+            await turnstile.reach()
+            assert (await client.get("/jobs")).status_code == 200
+            turnstile.is_open.set()
+            assert [(await sent).status_code for sent in posts] == [202, 202]
+
+
+@pytest.mark.parametrize("many", [3, MANY])
+async def test_who_waits_too_long_for_a_key_is_told_so(
+    client: httpx.AsyncClient,
+    database: Database,
+    database_url: str,
+    add_key: AddKey,
+    platform: Platform,
+    turnstile: Turnstile,
+    many: int,
+) -> None:
+    assert (await post(client, lines(1))).status_code == 202
+    is_held, is_done = asyncio.Event(), asyncio.Event()
+
+    async def hold(connection: AsyncConnection) -> None:
+        # As a large job holds it while its entries are inserted.
+        named = "UPDATE job SET idempotency_key = 'k', request_digest = 'another'"
+        await rows_of(connection, text(named))
+        is_held.set()
+        await is_done.wait()
+
+    held = asyncio.create_task(database.run(hold))
+    await is_held.wait()
+    settings = settings_for(database_url, statement_timeout_seconds=0.5)
+    async with Database.from_settings(settings, name="test") as hasty:
+        app = large(hasty, database_url, turnstile)
+        async with await Api(app, add_key).client() as other:
+            waited = await post(other, lines(many), **{"Idempotency-Key": "k"})
+            is_done.set()
+            await held
+            again = await post(other, lines(many), **{"Idempotency-Key": "k"})
+    assert (waited.status_code, waited.headers["Retry-After"]) == (503, "10")
+    assert "another request with this Idempotency-Key" in waited.json()["detail"]
+    assert again.json()["type"] == "urn:haulage:problem:idempotency-key-reused"
+    assert await rows_left(platform) == (1, 1, 1)

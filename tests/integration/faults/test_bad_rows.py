@@ -22,7 +22,7 @@ from tests.stubs.tcp_proxy import TcpProxy
 
 
 @asynccontextmanager
-async def _a_bad_row(platform: Platform, when: str, *, code: str = "22008") -> AsyncIterator[None]:
+async def a_bad_row(platform: Platform, when: str, *, code: str = "22008") -> AsyncIterator[None]:
     """Let Postgres fail at every update of an entry for which ``when`` holds."""
     await platform.rows(
         "CREATE FUNCTION fails() RETURNS trigger LANGUAGE plpgsql AS"
@@ -42,7 +42,7 @@ async def test_a_claim_that_fails_for_no_known_reason_ends_no_consumer(
 ) -> None:
     with log_lines() as lines:
         async with delivery.dispatching(), delivery.consuming(Recorder()):
-            async with _a_bad_row(platform, "NEW.state = 'CLAIMED'", code="38000"):
+            async with a_bad_row(platform, "NEW.state = 'CLAIMED'", code="38000"):
                 job_id = await platform.submit(2)
                 delivery.listener.wake()
                 await eventually(lambda: bool(named(lines, "receive.failed")))
@@ -63,7 +63,7 @@ async def test_an_entry_that_cannot_be_claimed_holds_up_no_other(
     bad, same_owner = await platform.submit(3, chunk_size=1), await platform.submit(2)
     other_owner, recorder = await other.submit(2), Recorder()
     with log_lines() as lines:
-        async with _a_bad_row(platform, f"NEW.state = 'CLAIMED' AND OLD.job_id = '{bad}'"):
+        async with a_bad_row(platform, f"NEW.state = 'CLAIMED' AND OLD.job_id = '{bad}'"):
             async with delivery.dispatching(), delivery.consuming(recorder):
                 for job_id in (same_owner, other_owner, await platform.submit(2)):
                     await platform.until(job_id, "COMPLETED")
@@ -83,7 +83,7 @@ async def test_a_round_of_the_relay_that_fails_for_no_known_reason_does_not_end_
     with log_lines() as lines:
         async with station.dispatching(), station.consuming(Recorder()):
             when = "NEW.relay_attempts > OLD.relay_attempts"
-            async with _a_bad_row(platform, when, code="38000"):
+            async with a_bad_row(platform, when, code="38000"):
                 job_id = await platform.submit(2)
                 station.listener.wake()
                 await eventually(lambda: bool(named(lines, "relay.failed")))
@@ -125,7 +125,7 @@ async def test_leases_that_cannot_be_extended_for_no_known_reason_end_no_consume
             delivery.listener.wake()
             await recorder.started.wait()
             when = "OLD.state = 'CLAIMED' AND NEW.state = 'CLAIMED'"
-            async with _a_bad_row(platform, when, code="38000"):
+            async with a_bad_row(platform, when, code="38000"):
                 await eventually(lambda: bool(named(lines, "lease.not_extended")))
                 delivery.listener.tell_controlled()
                 delivery.listener.tell_controlled()
@@ -158,7 +158,7 @@ async def test_an_entry_that_cannot_be_given_back_for_no_known_reason_ends_no_ot
             paused = await platform.submit(4)
             delivery.listener.wake()
             await recorder.started.wait()
-            async with _a_bad_row(platform, "OLD.state = 'CLAIMED' AND NEW.state <> 'CLAIMED'"):
+            async with a_bad_row(platform, "OLD.state = 'CLAIMED' AND NEW.state <> 'CLAIMED'"):
                 await control(platform, pause_job, paused)
                 for _ in range(2):  # the second begins when the first has had its effect
                     await _extended(delivery, platform)
@@ -177,11 +177,11 @@ async def test_messages_that_cannot_be_judged_for_no_known_reason_lose_no_claim_
     sound, paused = await platform.submit(1), await platform.submit(1)
     await station.deliver()
     await control(platform, pause_job, paused)
-    async with _a_bad_row(platform, "OLD.state = 'SENT' AND NEW.state = 'PENDING'"):
+    async with a_bad_row(platform, "OLD.state = 'SENT' AND NEW.state = 'PENDING'"):
         with log_lines() as lines:
             queue = sqs_queue(station)
             claims = await queue.claim(10, asyncio.Event())
-            assert not await queue.claim(10, asyncio.Event())
+            assert not await queue.claim_rest(asyncio.Event())
     assert [claim.job_id for claim in claims] == [sound]
     (told,) = named(lines, "message.not_judged")
     assert told["log_level"] == "error"

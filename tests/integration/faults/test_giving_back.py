@@ -33,6 +33,8 @@ class Watched:
 
     def __init__(self, queue: Queue) -> None:
         self._queue = queue
+        self.claiming = queue.claiming
+        self.claim_rest = queue.claim_rest
         self.extend = queue.extend
         self.acknowledge = queue.acknowledge
         self.abandon = queue.abandon

@@ -26,7 +26,7 @@ from tests.integration.faults.stations import (
     waiting,
 )
 from tests.integration.test_held_rows import held
-from tests.platform import KIND, KINDS, Platform, Recorder, eventually, settings_for, stretch
+from tests.platform import KIND, KINDS, Gated, Platform, Recorder, eventually, settings_for, stretch
 from tests.stubs.postgres_wire import Matches, is_sync_after_execute
 from tests.stubs.sqs import BlackHole, EmptyReceive, Refuse, SqsStub
 from tests.stubs.sqs.faults import ACCESS_DENIED
@@ -278,7 +278,27 @@ async def test_what_another_consumer_was_starting_is_claimed_before_the_next_pol
         (claim,) = await queue.claim(10, stop)
         assert claim.job_id == free
     polls = stub.calls["ReceiveMessage"]
-    claims = await queue.claim(10, stop)
-    assert {claim.job_id for claim in claims} == {started}
+    claims = await queue.claim_rest(stop)
+    assert [claim.job_id for claim in claims] == [started] * 2
     assert stub.calls["ReceiveMessage"] == polls
-    assert len(claims) == 2
+
+
+@pytest.mark.parametrize("is_stopped", [False, True], ids=["full", "stopped"])
+async def test_what_is_left_beside_a_claim_does_not_wait_for_room(
+    station: Delivery, platform: Platform, database: Database, *, is_stopped: bool
+) -> None:
+    """Hidden in a consumer that had no room, or had ended, it waited for a lease."""
+    await platform.submit(10, chunk_size=10)
+    left = await platform.submit(1)
+    gated, other = Gated(), Recorder()
+    patient = replace(station, settings=station.settings.model_copy(update={"lease_seconds": 600}))
+    async with patient.consuming(gated, worker="one", concurrency=4, drain_seconds=0.1) as stop:
+        async with held(database, left):
+            await patient.deliver()
+            await gated.started.wait()
+            if is_stopped:
+                stop.set()
+        async with patient.dispatching(), patient.consuming(other, worker="two"):
+            await platform.until(left, "COMPLETED", timeout_seconds=60)
+        gated.gate.set()
+        stop.set()

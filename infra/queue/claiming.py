@@ -1,0 +1,49 @@
+"""Claims on their way from Postgres into a consumer's hands, and those that may be lost there."""
+
+from __future__ import annotations
+
+import asyncio
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+    from sqlalchemy import Row
+
+    from infra.database import Database
+    from schema.statements.bound import Bound
+
+
+class Claiming:
+    """Runs the claim statements of a process; knows which calls are under way, and what failed."""
+
+    def __init__(self, database: Database) -> None:
+        self._database = database
+        self._under_way: set[asyncio.Event] = set()
+        # A claim failed; it may be committed all the same, now or in a while.
+        self.failed = asyncio.Event()
+
+    async def fetch(self, statement: Bound) -> Sequence[Row[Any]]:
+        """Run a claim statement, and note if it fails, whoever catches that."""
+        try:
+            return await self._database.fetch(statement)
+        except BaseException:
+            self.failed.set()
+            raise
+
+    @contextmanager
+    def call(self) -> Iterator[None]:
+        """Have what is claimed inside the block count as under way until it is handed over."""
+        ended = asyncio.Event()
+        self._under_way.add(ended)
+        try:
+            yield
+        finally:
+            self._under_way.discard(ended)
+            ended.set()
+
+    async def calls_end(self) -> None:
+        """Return when the calls that are under way now have ended."""
+        for call in list(self._under_way):
+            await call.wait()
