@@ -28,7 +28,7 @@ _WORKING = ("dispatcher", "consumer")
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Say everything that is wrong at once."""
+    """Say what is wrong with our settings or, if nothing is, with all that stands on them."""
     parser = argparse.ArgumentParser("python -m infra.check", description=__doc__)
     parser.add_argument("process", nargs="*", metavar="PROCESS")
     processes = parser.parse_args(arguments).process or _EVERY

@@ -125,6 +125,8 @@ def _region() -> str | None:
 
 def _no_client(service: str, error: Exception) -> Misconfigured:
     remedy = "set AWS_REGION, and AWS_ENDPOINT_URL to a URL or not at all"
+    if isinstance(error, boto.ProfileNotFound):
+        remedy = "AWS_PROFILE names no profile; an empty one names one, too: unset it"
     return Misconfigured(f"AWS: no {service} client ({type(error).__name__}): {remedy}")
 
 

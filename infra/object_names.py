@@ -13,6 +13,8 @@ if TYPE_CHECKING:
 
 _KEY = re.compile(r"[A-Za-z0-9._-]+(?:/[A-Za-z0-9._-]+)*")
 _BUCKET = re.compile(r"[a-z0-9][a-z0-9.-]{1,61}[a-z0-9]")
+_NO_LABEL = re.compile(r"\.\.|\.-|-\.")
+_FOUR_NUMBERS = re.compile(r"\d+(?:\.\d+){3}")
 _METADATA_NAME = re.compile(r"[a-z0-9][a-z0-9-]{0,63}")
 _KEY_BYTES = 1_024
 _METADATA_BYTES = 2_048
@@ -21,7 +23,8 @@ _DOTS = frozenset({".", ".."})
 
 def is_bucket(name: str) -> bool:
     """Say whether S3 could have a bucket of this name."""
-    return _BUCKET.fullmatch(name) is not None and ".." not in name
+    is_well_formed = _BUCKET.fullmatch(name) and not _NO_LABEL.search(name)
+    return bool(is_well_formed) and not _FOUR_NUMBERS.fullmatch(name)
 
 
 def checked_key(key: str) -> str:

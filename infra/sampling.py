@@ -31,6 +31,8 @@ def _is_telling(event: Event) -> bool:
 _ALWAYS: dict[str, Callable[[Event], bool]] = {
     "http.request": _is_telling,
     "entry.done": lambda event: event.get("ended") not in {"settled", "released"},
+    # Nobody knows yet whether its process will die of it.
+    "processor.output": lambda _event: True,
 }
 
 

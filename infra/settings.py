@@ -7,6 +7,7 @@ AWS credentials, region and endpoint are botocore's own (``AWS_ENDPOINT_URL``, â
 
 from __future__ import annotations
 
+import re
 from difflib import get_close_matches
 from typing import TYPE_CHECKING, Literal, Self
 
@@ -29,6 +30,7 @@ _DAY = 86_400
 _DRIFT = 1.2
 # How like a misspelt name another has to be to be meant, the prefix aside: it is like itself.
 _NEAR = 0.85
+_QUEUE_URL = re.compile(r"https?://[^/\s?#]+/[^\s?#]+")
 
 
 class Settings(BaseModel):
@@ -239,7 +241,12 @@ class Settings(BaseModel):
     @field_validator("queue_url", "events_queue_url", "dead_letter_queue_url")
     @classmethod
     def _is_a_standard_queue(cls, url: str | None) -> str | None:
-        if url is not None and url.rstrip("/").endswith(".fifo"):
+        if url is None:
+            return None
+        if not _QUEUE_URL.fullmatch(url):
+            msg = "is not the URL of a queue, such as https://sqs.REGION.amazonaws.com/ACCOUNT/NAME"
+            raise ValueError(msg)
+        if url.rstrip("/").endswith(".fifo"):
             msg = "a FIFO queue takes none of our messages: give it a standard queue"
             raise ValueError(msg)
         return url

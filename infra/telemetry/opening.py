@@ -126,12 +126,18 @@ def _tracing(
     return tracing
 
 
+def _quieten_grpc() -> None:
+    """Have its core write no notes to standard error, as when a child process is started."""
+    os.environ.setdefault("GRPC_VERBOSITY", "ERROR")
+
+
 # ruff: noqa: PLC0415 - each of these costs a good part of a second, and most are not needed
 def _span_exporter(protocol: Protocol) -> ToldSpanExporter:
     from infra.telemetry.exporting import ToldSpanExporter, take_over_logs
 
     exporter: SpanExporter
     if protocol == "grpc":
+        _quieten_grpc()
         from opentelemetry.exporter.otlp.proto.grpc import trace_exporter as over_grpc
 
         exporter = over_grpc.OTLPSpanExporter()
@@ -183,6 +189,7 @@ def _otlp_reader(protocol: Protocol) -> MetricReader:
 
     exporter: MetricExporter
     if protocol == "grpc":
+        _quieten_grpc()
         from opentelemetry.exporter.otlp.proto.grpc import metric_exporter as over_grpc
 
         exporter = over_grpc.OTLPMetricExporter()

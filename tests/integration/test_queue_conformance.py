@@ -9,6 +9,7 @@ from sqlalchemy import text
 from infra.queue.protocol import Claim, ClaimedInput, Unwanted
 from schema.outcome import Failed, Outcome, Succeeded
 from tests.deliveries import Delivery
+from tests.integration.test_held_rows import leasing
 from tests.platform import KIND, Gated, Platform, Recorder, eventually, seeded
 from tests.steps import open_unit
 
@@ -65,7 +66,8 @@ async def test_a_message_that_overtakes_the_relays_own_note_is_claimed_and_not_d
     transaction = connection.transaction()
     await transaction.start()
     await connection.execute("UPDATE outbox SET relay_attempts = 0")
-    async with delivery.consuming(Recorder()):
+    # A claim waits for a row as long as a fraction of a lease, but a second at most.
+    async with leasing(delivery, 30).consuming(Recorder()):
         await eventually(lambda: waits_for_a_lock_or_polls(platform))
         await transaction.commit()
         delivery.listener.wake()

@@ -60,12 +60,30 @@ def test_an_empty_url_of_the_database_is_one_that_is_missing() -> None:
 
 
 @pytest.mark.parametrize(
-    "name", ["s3://haulage", "my bucket", "No_Such/Bucket", "a", "a..b", "haulage/", "-b-", " "]
+    "name",
+    [
+        "s3://haulage",
+        "my bucket",
+        "No_Such/Bucket",
+        "a",
+        "a..b",
+        "haulage/",
+        "-b-",
+        " ",
+        "a.-b",
+        "10.0.0.1",
+    ],
 )
 def test_what_names_no_bucket_is_refused(name: str) -> None:
     """Each export would be refused for it, and give up at its first attempt."""
     with pytest.raises(Misconfigured, match="HAULAGE_BUCKET: .*the name of a bucket"):
         with_(bucket=name)
+
+
+@pytest.mark.parametrize("address", ["foo", "ftp://h/1/work", "https://sqs.amazonaws.com"])
+def test_what_is_no_address_of_a_queue_is_refused(address: str) -> None:
+    with pytest.raises(Misconfigured, match="HAULAGE_QUEUE_URL: .*is not the URL of a queue"):
+        with_(queue_url=address)
 
 
 @pytest.mark.parametrize("name", ["queue_url", "events_queue_url", "dead_letter_queue_url"])

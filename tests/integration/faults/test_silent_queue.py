@@ -70,7 +70,7 @@ async def test_what_is_claimed_is_handed_over_before_what_came_beside_it_is_dele
         assert stub.calls["DeleteMessageBatch"] == 0
         stub.faults.clear()
         assert waiting(stub, station) == 4
-        assert not await queue.claim(10, asyncio.Event())
+        assert not await queue.claim_rest(asyncio.Event())
         assert waiting(stub, station) == 3
     assert len(claims) == 3
     (row,) = await platform.rows(
