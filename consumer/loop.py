@@ -122,18 +122,17 @@ class Consumer:
                 ]
             for timer in timers:
                 timer.cancel()
-            # Nothing waits any more but what is found now, and that is tried once.
-            self._settler.give_up()
-            finding = side.create_task(self._strays.last(), name="last strays")
-            await asyncio.wait([finding], timeout=_LAST_SECONDS)
-            finding.cancel()
-            for task in background:
-                task.cancel()
             self._acknowledger.close()
-            writing = side.create_task(self._paces.write_once(), name="last paces")
-            await asyncio.wait([deleting, writing], timeout=_LAST_SECONDS)
-            deleting.cancel()
-            writing.cancel()
+            # Nothing is to be given back any more but what is found now, and that is tried once.
+            self._settler.give_up()
+            last = [
+                deleting,
+                side.create_task(self._strays.last(), name="last strays"),
+                side.create_task(self._paces.write_once(), name="last paces"),
+            ]
+            await asyncio.wait(last, timeout=_LAST_SECONDS)
+            for task in (*last, *background):
+                task.cancel()
 
     def _cut_short(self) -> None:
         """End the drain: what runs is interrupted, what waits for a commit is tried once more."""
