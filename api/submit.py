@@ -53,6 +53,8 @@ _PACE_SECONDS = 10.0
 _ENTRIES_PER_INSERT = 20_000
 _ROWS_PER_COPY = 50_000
 _BYTES_PER_COPY = 64 * 1024 * 1024
+# Reading, and the checks of a kind from outside, count as the statement's own time.
+_SECONDS_PER_COPY = 5.0
 # Who waited for a key has waited for as long as a statement may take already.
 _KEY_SECONDS = 10
 
@@ -299,8 +301,12 @@ class _Rows:
 
     async def of_one_statement(self) -> AsyncIterator[bytes]:
         """Give blocks until they are enough for a statement, or there are no more."""
-        size = 0
-        while self._given < self._until and size < _BYTES_PER_COPY:
+        size, ends_at = 0, time.monotonic() + _SECONDS_PER_COPY
+        while (
+            self._given < self._until
+            and size < _BYTES_PER_COPY
+            and (not size or time.monotonic() < ends_at)
+        ):
             block = await asyncio.to_thread(self._take)
             if not block:
                 self.has_ended = True

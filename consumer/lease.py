@@ -148,8 +148,8 @@ class Leases:
         self._control = control or asyncio.Event()
         self._clock = clock
         self._held: dict[tuple[int, int], Lease] = {}
-        # Entries that were left to their leases, and for how long that is remembered.
-        self._left: dict[int, float] = {}
+        # Claims that were left to their leases, and until when these last at most.
+        self._left: dict[tuple[int, int], float] = {}
         # Whether a lease could not be extended just now, as a commit of ours had its row.
         self._passed_over = False
         # Whether the failure that was told last was one of those that are foreseen.
@@ -170,8 +170,7 @@ class Leases:
         finally:
             del self._held[claim.entry_id, claim.epoch]
             if not lease.is_over:
-                # Who repairs it claims it in our name, for another lease at most.
-                self._left[claim.entry_id] = self._clock() + 2 * self._lease_seconds
+                self._left[claim.entry_id, claim.epoch] = self._clock() + self._lease_seconds
 
     @property
     def many(self) -> int:
@@ -180,7 +179,7 @@ class Leases:
 
     def knows(self, entry_id: int, epoch: int) -> bool:
         """Say whether a claim is in hand, or was left to its lease."""
-        return (entry_id, epoch) in self._held or entry_id in self._left
+        return (entry_id, epoch) in self._held or (entry_id, epoch) in self._left
 
     def interrupt_all(self) -> None:
         """Cancel everything that runs under any lease."""
@@ -221,7 +220,7 @@ class Leases:
         the sweeper is about to take the entry, or has.
         """
         asked_at = self._clock()
-        self._left = {entry: until for entry, until in self._left.items() if until > asked_at}
+        self._left = {key: until for key, until in self._left.items() if until > asked_at}
         self._lose([lease for lease in self._held.values() if lease.expires_at <= asked_at])
         leases = [lease for lease in self._held.values() if lease.expires_at > asked_at]
         if not leases:

@@ -123,8 +123,6 @@ class Consumer:
             for timer in timers:
                 timer.cancel()
             self._acknowledger.close()
-            # Nothing is to be given back any more but what is found now, and that is tried once.
-            self._settler.give_up()
             last = [
                 deleting,
                 side.create_task(self._strays.last(), name="last strays"),

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import structlog
 
 from consumer.keeper import HELD_REMEDY, Keeper
-from infra.retry import is_lock_timeout
+from infra.retry import is_lock_timeout, is_of_a_row
 from schema.errors import HaulageError, Unavailable
 from schema.statements.claim import release_entries
 
@@ -97,6 +97,10 @@ class Releaser:
                 return waiting
             raise
         except Exception as error:  # noqa: BLE001 - what cannot be given back ends no other's work
+            if len(waiting) > 1 and is_of_a_row(error):
+                return [
+                    left for each in waiting for left in await self._release([each], lock_seconds)
+                ]
             _tell(error, entries=len(waiting))
             rows = ()
         if rows:

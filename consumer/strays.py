@@ -10,7 +10,7 @@ import structlog
 
 from infra.queue.protocol import Claim
 from infra.telemetry.logs import traced
-from schema.errors import HaulageError
+from schema.errors import HaulageError, Unavailable
 from schema.statements.claim import claimed_by
 
 if TYPE_CHECKING:
@@ -49,33 +49,39 @@ class Strays:
         self._releaser = releaser
         self._worker = worker
         self._lease_seconds = lease_seconds
-        self._returning: set[Key] = set()
+        self._returning: dict[Key, asyncio.Task[None]] = {}
         self._is_watching = False
         self._is_told = False
 
     async def run(self) -> None:
         """Look after each claim that has failed, for as long as it may come to light."""
-        async with asyncio.TaskGroup() as returning:
+        async with asyncio.TaskGroup() as group:
             while True:
                 await self._claiming.failed.wait()
                 self._is_watching = True
-                await self._watch(returning)
+                await self._watch(group)
                 self._is_watching = False
 
     async def last(self) -> None:
-        """Give back what there is, once nothing is claimed any more."""
+        """Look once more when nothing is claimed any more; return when all is given back."""
         if self._is_watching or self._claiming.failed.is_set():
-            await asyncio.gather(*map(self._return, await self._find()))
+            async with asyncio.TaskGroup() as group:
+                await self._look_once(group)
+                await asyncio.gather(*self._returning.values())
 
-    async def _watch(self, returning: asyncio.TaskGroup) -> None:
+    async def _watch(self, group: asyncio.TaskGroup) -> None:
         until = 0.0
         while self._claiming.failed.is_set() or time.monotonic() < until:
             if self._claiming.failed.is_set():
                 self._claiming.failed.clear()
                 until = time.monotonic() + self._lease_seconds
-            for claim in await self._find():
-                returning.create_task(self._return(claim), name=f"stray entry {claim.entry_id}")
+            await self._look_once(group)
             await asyncio.sleep(self._lease_seconds / _LOOKS_IN_A_LEASE)
+
+    async def _look_once(self, group: asyncio.TaskGroup) -> None:
+        for claim in await self._find():
+            returning = group.create_task(self._return(claim), name=f"stray {claim.entry_id}")
+            self._returning[claim.entry_id, claim.epoch] = returning
 
     async def _find(self) -> list[Claim]:
         """Give the claims that are strays by all that is known; none while Postgres is away."""
@@ -92,11 +98,14 @@ class Strays:
             self._is_told = True
             return []
         self._is_told = False
-        self._returning |= seen.keys()
         return list(seen.values())
 
     async def _look(self) -> dict[Key, Claim]:
-        rows = await self._database.fetch(claimed_by(self._worker))
+        try:
+            async with asyncio.timeout(self._lease_seconds / _LOOKS_IN_A_LEASE):
+                rows = await self._database.fetch(claimed_by(self._worker))
+        except TimeoutError as error:
+            raise Unavailable("postgres did not answer in time") from error
         return {
             (row.entry_id, row.epoch): Claim.from_row(row)
             for row in rows
@@ -106,10 +115,13 @@ class Strays:
 
     async def _return(self, claim: Claim) -> None:
         try:
-            is_released = await self._releaser.release(claim)
+            # Its lease is kept alive while somebody holds a row of its job.
+            with self._leases.hold(claim) as lease:
+                lease.is_given_back = True
+                lease.is_over = await self._releaser.release(claim)
         finally:
-            self._returning.discard((claim.entry_id, claim.epoch))
-        if is_released:
+            self._returning.pop((claim.entry_id, claim.epoch), None)
+        if lease.is_over:
             with traced(claim.trace, job=claim.job_key, entry=claim.entry_id):
                 log.warning("entry.recovered", because="the answer to its claim never came")
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import structlog
@@ -17,7 +18,7 @@ from infra.telemetry.logs import traced
 from infra.telemetry.tracing import continued
 from schema.errors import Unavailable
 from schema.outcome import Lapsed
-from schema.statements.claim import delete_empty_entry, take_over_lapsed
+from schema.statements.claim import REPAIRING, delete_empty_entry, take_over_lapsed
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -61,7 +62,7 @@ class Reaper:
     async def once(self) -> int:
         """Repair up to a batch of lapsed leases."""
         statement = take_over_lapsed(self._lease_seconds, most=self._most)
-        claims = [Claim.from_row(row) for row in await self._rows.fetch(statement)]
+        claims = [_lost(Claim.from_row(row)) for row in await self._rows.fetch(statement)]
         self._bulkhead.begin()
         locked: set[UUID] = set()
         for claim in claims:
@@ -121,3 +122,8 @@ class Reaper:
             inputs=repaired,
             dead=sum(line.verdict.delay_seconds is None for line in settled),
         )
+
+
+def _lost(claim: Claim) -> Claim:
+    """Give a claim in the name of the worker that lost it."""
+    return replace(claim, worker=claim.worker.removeprefix(REPAIRING))

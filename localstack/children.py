@@ -81,7 +81,8 @@ def check_settings(mode: Mode, checkout: Path, interruption: Interruption) -> No
     What the stack will give them stands in for itself; the check asks no neighbour.
     """
     access = Access("http://127.0.0.1")
-    queues = Resources(access.endpoint_url, access.endpoint_url)
+    queue_url = f"{access.endpoint_url}/000000000000/any"
+    queues = Resources(queue_url, queue_url)
     given = connections(
         mode,
         "postgresql://127.0.0.1/haulage",

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Hashable
 
 _NAME = re.compile(r"[a-z][a-z0-9_-]{0,63}")
+_REFERENCE = re.compile(r"[\w.]+:[\w.]+")
 # An interpreter with what every processor needs takes about half of this before any work.
 LEAST_MEMORY_BYTES = 128 * 1024 * 1024
 _MOST_MEMORY_BYTES = 2**63 - 1
@@ -96,6 +97,9 @@ class Kind:
             if not isinstance(model, type) or not issubclass(model, BaseModel):
                 msg = f"{name}_model must be a pydantic model, not {model!r}"
                 raise ValueError(msg)  # noqa: TRY004 - one class for whatever a kind has wrong
+        if not isinstance(self.processor, str) or not _REFERENCE.fullmatch(self.processor):
+            msg = f"processor must be 'package.module:NAME', not {self.processor!r}"
+            raise ValueError(msg)
         if self.identity is not None and not callable(self.identity):
             msg = f"identity must be a function, not {self.identity!r}"
             raise ValueError(msg)

@@ -6,6 +6,8 @@ import asyncio
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
+from schema.errors import Unavailable
+
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
@@ -16,10 +18,14 @@ if TYPE_CHECKING:
 
 
 class Claiming:
-    """Runs the claim statements of a process; knows which calls are under way, and what failed."""
+    """Runs the claim statements of a process; knows which calls are under way, and what failed.
 
-    def __init__(self, database: Database) -> None:
+    None waits longer than a third of a lease: one that is silent would fail when it is too late.
+    """
+
+    def __init__(self, database: Database, *, lease_seconds: float) -> None:
         self._database = database
+        self._patience_seconds = lease_seconds / 3
         self._under_way: set[asyncio.Event] = set()
         # A claim failed; it may be committed all the same, now or in a while.
         self.failed = asyncio.Event()
@@ -27,7 +33,11 @@ class Claiming:
     async def fetch(self, statement: Bound) -> Sequence[Row[Any]]:
         """Run a claim statement, and note if it fails, whoever catches that."""
         try:
-            return await self._database.fetch(statement)
+            async with asyncio.timeout(self._patience_seconds):
+                return await self._database.fetch(statement)
+        except TimeoutError as error:
+            self.failed.set()
+            raise Unavailable("postgres did not answer a claim in time") from error
         except BaseException:
             self.failed.set()
             raise

@@ -51,7 +51,7 @@ class OutboxQueue:
     ) -> None:
         self._tracing = instruments.tracing
         self._database = database
-        self.claiming = Claiming(database)
+        self.claiming = Claiming(database, lease_seconds=lease_seconds)
         self._woken = listener.wakes()
         self._worker = worker
         self._kinds = tuple(kinds)

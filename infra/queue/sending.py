@@ -23,6 +23,8 @@ if TYPE_CHECKING:
 
 # More than so many that are refused alike are not all at fault.
 _MOST_UNCLEAR = 1_000
+# What was refused is tried again meanwhile: what was not is no concern of this process any more.
+_UNCLEAR_TRIES = 3
 
 
 @dataclass(frozen=True, slots=True)
@@ -136,6 +138,7 @@ class SqsSender:
     async def send(self, batch: Sequence[Outgoing]) -> SendReport:
         """Send one batch; raises ``Unavailable`` when nothing can be known of any of it."""
         began = self._clock()
+        self._forget_unclear(before=began - _UNCLEAR_TRIES * self._tried_within_seconds)
         report = await self._send_whole(batch)
         unclear = {failure.entry_id for failure in report.unsent if failure.means is Fault}
         blamed = [
@@ -158,6 +161,14 @@ class SqsSender:
         # Several that are refused alike are not all at fault.
         is_of_one = fault.means is Fault and len(self._unclear_since) == 1
         return SendReport([], unsent, fault.reason, is_of_one=is_of_one)
+
+    def _forget_unclear(self, *, before: float) -> None:
+        """Forget what others have sent or parked by now, or will refuse to take once more."""
+        while self._unclear_since:
+            oldest = next(iter(self._unclear_since))
+            if self._unclear_since[oldest] >= before:
+                return
+            del self._unclear_since[oldest]
 
     def _is_blamed(self, entry_id: int, report: SendReport) -> bool:
         """Say whether the queue took others since it first refused this for unclear reasons."""

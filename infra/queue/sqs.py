@@ -77,7 +77,7 @@ class SqsQueue:
         self._client = client
         self._receiving = receiving
         self._database = database
-        self.claiming = Claiming(database)
+        self.claiming = Claiming(database, lease_seconds=lease_seconds)
         self._queue_url = queue_url
         self._worker = worker
         self._kinds = frozenset(kinds)

@@ -56,6 +56,7 @@ async def open_instruments(
     Whatever cannot be sent within three seconds then is lost. ``is_exposed`` asks for a page of
     metrics.
     """
+    _unset_empty()
     with _settings_of_sdk():
         otel = OtelSettings.from_environment(os.environ)
     is_exposed = is_exposed and not otel.is_disabled
@@ -97,6 +98,13 @@ async def open_instruments(
         yield Instruments(tracing, metrics, exposition)
     finally:
         await _within(_LAST_SECONDS, closing)
+
+
+def _unset_empty() -> None:
+    """Take an empty variable for one that is not set; not all of the SDK does."""
+    for name in [name for name in os.environ if name.startswith("OTEL_")]:
+        if not os.environ[name].strip():
+            del os.environ[name]
 
 
 @contextmanager

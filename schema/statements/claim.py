@@ -101,12 +101,17 @@ WITH target AS MATERIALIZED (
 _BY_ID = sa.text(_TARGET_BY_ID + _TAKE + _HAND_OVER)
 _FREE_BY_ID = sa.text(_TARGET_BY_ID + " SKIP LOCKED" + _TAKE + _HAND_OVER)
 
-# What lapsed under a job that has ended is left to the sweeper: nobody's attempt is charged. It
-# stays in the name of the worker that lost it, who is charged however often a repair is begun.
+# Behind it stands who lost an entry, and is charged however often a repair is begun. It is not in
+# that worker's own name: one that lives would take it for its own.
+REPAIRING = "reaper of "
+
+# What lapsed under a job that has ended is left to the sweeper: nobody's attempt is charged.
 _LAPSED = entry_forms(
     """
     SELECT o.id, o.job_id, extract(epoch FROM now() - o.locked_until) * 1000 AS waited_ms,
-           o.locked_by AS holder, o.sent_at AS was_sent_at
+           CASE WHEN starts_with(o.locked_by, 'reaper of ') THEN o.locked_by
+                ELSE 'reaper of ' || o.locked_by END AS holder,
+           o.sent_at AS was_sent_at
     FROM outbox o
     WHERE o.state = 'CLAIMED' AND o.locked_until < now() AND {which}
       AND (SELECT j.status IN ('SUBMITTED', 'RUNNING', 'PAUSED') FROM job j WHERE j.id = o.job_id)
@@ -305,7 +310,7 @@ def claim_by_id(
 def take_over_lapsed(lease_seconds: float, *, most: int) -> Batch:
     """Claim up to ``most`` entries whose lease ran out, so that their inputs can be charged.
 
-    ``worker`` of a row is who lost it.
+    ``worker`` of a row is ``REPAIRING`` and who lost it.
     """
     return Batch.of(_LAPSED, {"lease_seconds": lease_seconds, "most": most})
 

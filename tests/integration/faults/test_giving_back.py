@@ -12,6 +12,7 @@ from sqlalchemy.sql.elements import TextClause
 from structlog.testing import capture_logs
 
 from consumer.lease import Leases
+from consumer.releaser import Releaser
 from infra.database import Database
 from infra.queue.protocol import NOTHING, Claim, ClaimedInput, Queue, Unwanted
 from schema.errors import Unavailable
@@ -20,6 +21,7 @@ from schema.statements.bound import Bound
 from schema.statements.claim import release_entries
 from schema.statements.settle import settle_inputs
 from tests.deliveries import Delivery, open_delivery
+from tests.integration.faults.test_bad_rows import a_bad_row
 from tests.integration.test_held_rows import GatedFor, claimed, events, held, leasing, until_claimed
 from tests.platform import Deaf, Gated, Platform, Recorder, eventually, settings_for
 from tests.steps import claim_all
@@ -172,6 +174,22 @@ async def test_a_claim_that_is_being_given_back_counts_as_no_lost_lease(
         await leases.extend_once()
         assert not lease.lost
     assert events(lines)["lease.lost"] == 0
+
+
+async def test_one_entry_that_cannot_be_given_back_keeps_no_other_from_it(
+    delivery: Delivery, platform: Platform, database: Database
+) -> None:
+    """All of its job that were given back with it were left to their leases, and charged."""
+    await platform.submit(4, chunk_size=1)
+    bad, *sound = await claim_all(database)
+    releaser = Releaser(
+        database, most=10, lock_seconds=1, given_up=asyncio.Event(), wake=lambda: None
+    )
+    async with a_bad_row(platform, f"OLD.id = {bad.entry_id}"), asyncio.TaskGroup() as group:
+        running = group.create_task(releaser.run())
+        given_back = await asyncio.gather(*map(releaser.release, [bad, *sound]))
+        running.cancel()
+    assert given_back == [False, True, True, True]
 
 
 class Losing(Database):

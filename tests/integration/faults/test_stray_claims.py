@@ -49,6 +49,17 @@ class LosingTheSecond(Losing):
     which = 2
 
 
+class Silent(Losing):
+    """Never gives the answer to the first claim that took anything."""
+
+    async def fetch(self, statement: TextClause | Bound) -> Sequence[Row[Any]]:
+        try:
+            return await super().fetch(statement)
+        except Unavailable:
+            await asyncio.get_running_loop().create_future()
+            raise
+
+
 class Hands(NamedTuple):
     """What a worker has in its hands, and what is on its way there."""
 
@@ -71,6 +82,20 @@ async def test_a_claim_whose_answer_was_lost_is_given_back_before_its_lease_ends
         assert losing.lost == 1
     assert events(lines)["entry.recovered"] == 1
     assert sorted(ordinal for _, ordinal in runner.ran) == [0, 1, 2, 3, 4]
+    assert not await platform.rows("SELECT FROM attempt")
+
+
+async def test_a_claim_that_is_never_answered_is_given_back_before_its_lease_ends(
+    delivery: Delivery, platform: Platform, database_url: str
+) -> None:
+    """The driver waits for an answer for longer than a lease lasts."""
+    job_id = await platform.submit(5, chunk_size=5, max_attempts=1)
+    await delivery.deliver()
+    async with Silent.from_settings(settings_for(database_url), name="silent") as silent:
+        cut_off = leasing(replace(delivery, database=silent), 6)
+        async with delivery.dispatching(), cut_off.consuming(Recorder()):
+            assert (await platform.until(job_id, "COMPLETED")).succeeded == 5
+    assert silent.lost == 1
     assert not await platform.rows("SELECT FROM attempt")
 
 
@@ -104,7 +129,7 @@ async def looking(delivery: Delivery, *, lease_seconds: float) -> AsyncIterator[
         lease_seconds=lease_seconds,
     )
     async with asyncio.TaskGroup() as group:
-        tasks = [group.create_task(releaser.run()), group.create_task(strays.run())]
+        tasks = [group.create_task(each.run()) for each in (releaser, strays, leases)]
         yield Hands(queue.claiming, leases)
         for task in tasks:
             task.cancel()
@@ -153,12 +178,13 @@ async def test_a_stray_of_which_a_row_is_held_keeps_no_other_from_going_back(
     delivery: Delivery, platform: Platform, database: Database
 ) -> None:
     stuck, _free = await platform.submit(1), await platform.submit(1)
-    first, second = await claim_all(database, lease_seconds=30)
-    async with looking(delivery, lease_seconds=30) as hands:
+    first, second = await claim_all(database, lease_seconds=2)
+    async with looking(delivery, lease_seconds=2) as hands:
         async with held(database, stuck):
             hands.claiming.failed.set()
             await eventually(lambda: _is(platform, second.entry_id, "PENDING"))
             assert (await states(platform))[first.entry_id] == "CLAIMED"
+            await stretch(3)  # its lease is kept alive meanwhile
         await eventually(lambda: _is(platform, first.entry_id, "PENDING"))
 
 
