@@ -12,7 +12,7 @@ import psutil
 from localstack import children
 from localstack.processes import Identity
 from localstack.settings import PREFIX, LocalSettings
-from schema.redaction import redact
+from schema.redaction import HIDDEN, is_secret, redact
 
 # What the stack gives to its processes itself, and what is for clients.
 _OURS = frozenset({
@@ -72,8 +72,16 @@ def differences(has: Mapping[str, str], wanted: Mapping[str, str]) -> list[Diffe
     for name, value in wanted.items():
         now = has.get(name, _UNSET if name.isupper() else value)
         if now != value:
-            found.append(Difference(name.upper(), redact(now), redact(value)))
+            found.append(Difference(name.upper(), _shown(name, now), _shown(name, value)))
     return found
+
+
+def _shown(name: str, value: str) -> str:
+    """What may be shown of an option: nothing of headers, for a key among them has any name."""
+    is_headers = name.startswith("OTEL_") and name.endswith("_HEADERS")
+    if value not in {"", _UNSET} and (is_headers or is_secret(name)):
+        return HIDDEN
+    return redact(value)
 
 
 def _handed_on(environment: Mapping[str, str]) -> dict[str, str]:

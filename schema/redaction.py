@@ -12,33 +12,40 @@ HIDDEN = "***"
 
 # What names a secret, wherever it stands: in `name=value`, in `name: value`, as a field. All are in
 # lower case and begin with a letter: so the search passes over what begins with no such letter.
-_MORE = "[a-z0-9_-]{0,24}"
-_NAMES = (
-    *(
-        word + _MORE
-        for word in (
-            "password", "passwd", "passphrase", "pwd(?<![a-z0-9]pwd)", "secret", "credential",
-            "cookie", "api[_-]?key", "access[_-]?key", "account[_-]?key", "private[_-]?key",
-            "shared[_-]?key", "signing[_-]?key", "encryption[_-]?key",
-        )
-    ),
-    "token", "signature", "sig(?<![a-z0-9]sig)",
+_ANYWHERE = (
+    "password", "passwd", "passphrase", "pwd(?<![a-z0-9]pwd)", "secret", "credential",
+    "cookie", "api[_-]?key", "access[_-]?key", "account[_-]?key", "private[_-]?key",
+    "shared[_-]?key", "signing[_-]?key", "encryption[_-]?key",
 )  # fmt: skip
-_FIELD = re.compile(rf"(?:{'|'.join((*_NAMES, 'authorization'))})\Z")
+_AUTHORIZATION = "authorization"
+# With more behind them these are counts and sizes.
+_LAST = ("token", "signature", "sig(?<![a-z0-9]sig)")
+_FIELD = re.compile(rf"{'|'.join((*_ANYWHERE, _AUTHORIZATION))}|(?:{'|'.join(_LAST)})\Z")
+_MORE = "[a-z0-9_-]{0,24}"
 # Between a name and its value. A text of JSON within another has its quotes behind backslashes.
-_IS = r"""\\{0,4}['"]?[ \t]{0,4}[=:][ \t]{0,4}\\{0,4}"""
+_IS = r"""\\{0,4}['"]?\]?[ \t]{0,4}!?[=:][=>]{0,2}[ \t]{0,4}\\{0,4}"""
 _NAMED = re.compile(
     "(?:"
     + "|".join(
         (
-            *(name + _IS for name in _NAMES),
-            rf"authorization{_IS}(?:[a-z][a-z0-9-]{{0,30}}[ \t]{{1,4}}(?=\S))?",
+            *(word + _MORE + _IS for word in _ANYWHERE),
+            *(name + _IS for name in _LAST),
+            rf"{_AUTHORIZATION}{_MORE}{_IS}(?:[a-z][a-z0-9-]{{0,30}}[ \t]{{1,4}}(?=\S))?",
             # In an address these are secrets, elsewhere they are words of every day.
             *(sign + name for sign in (r"\?", "&") for name in ("key=", "code=", "auth=")),
         )
     )
-    + r""")('(?:[^'\\]|\\.)*'?|"(?:[^"\\]|\\.)*"?|[^\s&'"]+)"""
+    # What Python and others write before a quote.
+    + r""")(?:[bru]{1,2}\\{0,4}(?=['"]))?"""
+    # A quote that is doubled, or before a letter, ends nothing. Without a quote the group is empty.
+    r"""('(?:[^'\\]|\\(?s:.)|'(?=['\w]))*'?|"(?:[^"\\]|\\(?s:.)|"(?=["\w]))*"?|(?=[^\s&]))"""
 )
+# A value without quotes ends at a space or at the next field of an address, but not in brackets.
+_CLOSED_BY = {"(": ")", "[": "]", "{": "}", "<": ">"}
+_UNBRACKETED = re.compile(r"[^\s&(\[{<]*")
+_AFTER_BRACKETS = frozenset(",;)]}>'\"\\")
+# Backslashes and the quote behind them are one: what opens a text closes it.
+_QUOTE_OR_BRACKET = re.compile(r"""\\+['"]?|['"(\[{<>}\])]""")
 # A text of any shape costs time in proportion to its length.
 _SPACE = re.compile(r"\s|\Z")
 # ASCII: a letter of another script is no part of a word of ours.
@@ -86,13 +93,47 @@ def _without_named(text: str) -> str:
     lowered = text.replace("\N{LATIN CAPITAL LETTER I WITH DOT ABOVE}", "I").lower()
     kept: list[str] = []
     done = 0
-    for found in _NAMED.finditer(lowered):
+    while found := _NAMED.search(lowered, done):
         start, end = found.span(1)
-        quote = text[start] if text[start] in "'\"" else ""
+        quote = text[start] if start < end else ""
         kept += text[done:start], quote, HIDDEN, quote
-        done = end
+        done = end if quote else _unquoted_end(lowered, start)
     kept.append(text[done:])
     return "".join(kept)
+
+
+def _unquoted_end(text: str, start: int) -> int:
+    """Find where a value without quotes ends: a word, a call, a list, or words and brackets."""
+    end = start
+    while True:
+        found = _UNBRACKETED.match(text, end)
+        assert found is not None, "it matches nothing at all"
+        end = found.end()
+        if text[end : end + 1] not in _CLOSED_BY:
+            return end
+        end = _bracket_end(text, end)
+        if text[end : end + 1] in _AFTER_BRACKETS:
+            return end
+
+
+def _bracket_end(text: str, start: int) -> int:
+    """Find where the bracket at ``start`` is closed: without a match, where the text ends."""
+    opening, closing = text[start], _CLOSED_BY[text[start]]
+    depth = 0
+    within = ""
+    for found in _QUOTE_OR_BRACKET.finditer(text, start):
+        mark = found[0]
+        if within:
+            within = "" if mark == within else within
+        elif mark[-1] in "'\"":
+            within = mark
+        elif mark == opening:
+            depth += 1
+        elif mark == closing:
+            depth -= 1
+            if not depth:
+                return found.end()
+    return len(text)
 
 
 def _without_userinfo(text: str, *, is_cut: bool) -> str:

@@ -65,6 +65,8 @@ class _Line:
 
     def field(self, name: object, value: object, depth: int = 0) -> object:
         """Give what may be written of a field."""
+        if isinstance(name, bytes):
+            name = name.decode("latin-1")
         if value and isinstance(name, str) and is_secret(name):
             return HIDDEN
         return self.value(value, depth)

@@ -12,6 +12,7 @@ import pytest
 from localstack import env_file, processes
 from localstack.children import check_settings
 from localstack.interruption import Interrupted, Interruption
+from localstack.options import differences
 from localstack.ports import LOOPBACK, PortTakenError, choose_port, free_port
 from localstack.processes import Identity, ProcessError
 from localstack.settings import LocalSettings, SettingsError
@@ -177,6 +178,17 @@ def test_options_that_a_running_stack_does_not_have_are_named(
         ("HAULAGE_LOG_LEVEL", "unset", "debug"),
         ("OTEL_BSP_SCHEDULE_DELAY", "9", "10"),
         ("PYTHONPATH", "/ours", "/theirs"),
+    ]
+
+
+def test_a_difference_shows_no_key_for_a_collector() -> None:
+    name = "OTEL_EXPORTER_OTLP_TRACES_HEADERS"
+    has = {name: "x-honeycomb-team=k1", "HAULAGE_ITS_PASSWORD": "p1"}
+    wanted = {name: "x-honeycomb-team=k2", "OTEL_EXPORTER_OTLP_HEADERS": "x-team=k3"}
+    assert differences(has, {**wanted, "HAULAGE_ITS_PASSWORD": "p2"}) == [
+        (name, "***", "***"),
+        ("OTEL_EXPORTER_OTLP_HEADERS", "unset", "***"),
+        ("HAULAGE_ITS_PASSWORD", "***", "***"),
     ]
 
 

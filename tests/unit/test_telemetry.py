@@ -15,7 +15,7 @@ import structlog
 from consumer.processors.verdicts import outcome_of
 from infra.telemetry.redaction import redact_event, render_json
 from schema.outcome import MESSAGE_LIMIT, clean, fingerprint
-from schema.redaction import CUT, TEXT_LIMIT, redact
+from schema.redaction import CUT, HIDDEN, TEXT_LIMIT, is_secret, redact
 
 CHECKOUT = Path(__file__).resolve().parent.parent.parent
 KEY = "hlg_" + "k3Y" * 14 + "k"
@@ -201,12 +201,63 @@ def test_the_cause_of_an_error_inside_nested_task_groups_is_shown_with_its_frame
         ("{'authorization': 'Basic dTpw', 'a': 1}", "{'authorization': '***', 'a': 1}"),
         (r'{"said": "{\"token\": \"t 1\"}', r'{"said": "{\"token\": \"***"'),
         ("\u0130 Set-Cookie: s=1; Path=/", "\u0130 Set-Cookie: *** Path=/"),
+        # Values that are no plain words, as Python and others write them.
+        (repr({b"password": b"hunter2", b"a": 1}), "{b'password': b'***', b'a': 1}"),
+        (repr({b"authorization": b"Basic dTpw"}), "{b'authorization': b'***'}"),
+        ("password=rb'x' or password: U\"y\"", "password=rb'***' or password: U\"***\""),
+        ('{"api_keys": ["k1","k2"], "a": 1}', '{"api_keys": ***, "a": 1}'),
+        ('{"api_keys": ["k]1", ["k2"]], "a": 1}', '{"api_keys": ***, "a": 1}'),
+        (r'"{\"secrets\": [\"k 1\", \"k 2\"], \"a\": 1}"', r'"{\"secrets\": ***, \"a\": 1}"'),
+        ("secret={'a': {'b': 'c d'}} x=1", "secret=*** x=1"),
+        ("secrets: ('a', 'b') x", "secrets: *** x"),
+        ("secrets: ['a', 'b", "secrets: ***"),
+        ("connect(token=Token('abc'), x=1)", "connect(token=***, x=1)"),
+        ("token=a.Token[str]('a b') x=1", "token=*** x=1"),
+        ("token=<Token 'a b'> x=1", "token=*** x=1"),
+        ("password=(ab)cd x=1", "password=*** x=1"),
+        ("password=ab'cd x=1", "password=*** x=1"),
+        ("password='ab'cd' x=1", "password='***' x=1"),
+        ("password='ab''c d' x=1", "password='***' x=1"),
+        ("password='a\\\nb' x=1", "password='***' x=1"),
+        ("given['password'] = 'a b'", "given['password'] = '***'"),
+        (
+            "assert password == 'a b', password != 'c d'",
+            "assert password == '***', password != '***'",
+        ),
+        ('"password" => "a b"', '"password" => "***"'),
+        ("authorization_header: Basic dTpw", "authorization_header: Basic ***"),
         ("max_tokens=100 config=5 key: J1 code=3", None),
+        ("max_tokens=[1, 2] config=(5) keys: {'a': b'c'}", None),
         ("http://localhost:4566/path?from=a", None),
     ],
 )
 def test_credentials_are_taken_out_of_a_text(text: str, redacted: str | None) -> None:
     assert redact(text) == (text if redacted is None else redacted)
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "authorization", "authorization_header", "authorizationHeader", "Proxy-Authorization",
+        "client.secret.value", "password (old)", "passwd[0]", "db_pwd", "the cookies of it",
+        "next_token", "x-amz-signature", "sig",
+    ],
+)  # fmt: skip
+def test_a_field_with_the_name_of_a_secret_in_it_is_hidden(name: str) -> None:
+    assert is_secret(name)
+    fields = {"event": "x", name: ["hunter2"], "headers": {name.encode(): b"hunter2"}}
+    written = redact_event(None, "", fields)
+    assert written[name] == HIDDEN
+    assert list(written["headers"].values()) == [HIDDEN]
+
+
+@pytest.mark.parametrize(
+    "name",
+    ["max_tokens", "token_bucket", "signatures", "design", "config", "key", "code", "author"],
+)
+def test_a_field_of_another_name_is_shown(name: str) -> None:
+    assert not is_secret(name)
+    assert redact_event(None, "", {"event": "x", name: 5})[name] == 5
 
 
 @pytest.mark.parametrize(
@@ -264,6 +315,10 @@ def test_a_secret_that_the_cut_runs_through_is_not_half_shown() -> None:
         "sig=",
         "api_key: '",
         "authorization: a ",
+        "password=[",
+        "password=(')",
+        "token=a(b)",
+        "secret: b'",
     ],
 )
 def test_a_text_of_any_shape_and_size_is_judged_in_no_time(unit: str) -> None:
@@ -275,3 +330,35 @@ def test_a_text_of_any_shape_and_size_is_judged_in_no_time(unit: str) -> None:
         assert len(clean(text)) <= MESSAGE_LIMIT
         fingerprint("kind", "Error", text)
     assert time.process_time() - began < 1.5
+
+
+@pytest.mark.parametrize(
+    "unit",
+    [
+        "[",
+        "]",
+        "()",
+        "'",
+        "\"'",
+        "\\",
+        "\\'",
+        "a(",
+        "token=(",
+        "token=()",
+        "token=()a",
+        "token=['],",
+        "b'",
+    ],
+)
+def test_the_value_of_a_secret_costs_time_in_proportion_to_its_length(unit: str) -> None:
+    def seconds(length: int) -> float:
+        text = ("password=[" + unit * length)[:length]
+        spent = []
+        for _ in range(7):
+            began = time.process_time()
+            redact(text)
+            spent.append(time.process_time() - began)
+        return min(spent)
+
+    # What grows with the square of the length takes 64 times as long.
+    assert seconds(TEXT_LIMIT) < 32 * seconds(TEXT_LIMIT // 8)
