@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -18,11 +19,16 @@ def kind(**more: Any) -> Kind:
     return Kind("made-here", JobInput, "nowhere:NOTHING", **more)
 
 
+PROCESSOR_ITSELF: dict[str, Any] = {"processor": JobInput}
+
+
 @pytest.mark.parametrize(
     ("make", "named"),
     [
         (lambda: kind(max_attempts=500), "kind 'made-here': max_attempts .* from 1 to 100"),
         (lambda: kind(max_attempts=0), "max_attempts"),
+        (lambda: replace(kind(), processor="nowhere"), "processor"),
+        (lambda: replace(kind(), **PROCESSOR_ITSELF), "processor"),
         (lambda: kind(max_attempts=2.0), "max_attempts"),
         (lambda: kind(time_limit_seconds=math.nan), "time_limit_seconds"),
         (lambda: kind(time_limit_seconds=math.inf), "time_limit_seconds"),

@@ -121,6 +121,9 @@ def test_spans_are_sent_over_grpc_as_well() -> None:
             OTEL_EXPORTER_OTLP_TRACES_ENDPOINT=f"http://127.0.0.1:{port}",
             OTEL_EXPORTER_OTLP_PROTOCOL="grpc",
             OTEL_BSP_MAX_QUEUE_SIZE=str(2 * SPANS),
+            # Empty is not set, as templates of deployments have it.
+            OTEL_EXPORTER_OTLP_TIMEOUT="",
+            OTEL_EXPORTER_OTLP_COMPRESSION="",
         )
     finally:
         server.stop(None).wait()

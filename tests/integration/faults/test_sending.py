@@ -166,6 +166,31 @@ async def test_a_queue_that_comes_back_while_a_batch_is_taken_apart_parks_nothin
     assert not report.unsent
 
 
+async def test_what_was_refused_long_ago_is_not_blamed_for_what_happened_since(
+    station: Delivery, stub: SqsStub
+) -> None:
+    """Another dispatcher sent it then; of that this one hears nothing."""
+    now = [0.0]
+    assert station.sqs is not None
+    ours = SqsSender(
+        station.sqs,
+        queue_url=queue_url(station),
+        limit_bytes=1_024,
+        tried_within_seconds=10,
+        clock=lambda: now[0],
+    )
+    refusal = Refuse("InvalidParameterValue", 400)
+    stub.faults.next("SendMessageBatch", refusal)
+    assert (await ours.send([outgoing(1)])).is_of_one
+    now[0] = 100.0
+    assert (await ours.send([outgoing(2)])).sent == [2]
+    now[0] = 200.0
+    stub.faults.next("SendMessageBatch", refusal)
+    report = await ours.send([outgoing(1)])
+    assert report.is_of_one
+    assert not report.unsent[0].fatal
+
+
 async def _tried_again(platform: Platform) -> bool:
     return bool(await platform.rows("SELECT 1 FROM outbox WHERE relay_attempts > 1"))
 

@@ -18,6 +18,7 @@ from infra.database import Database
 from infra.queue.claiming import Claiming
 from schema.errors import Unavailable
 from schema.statements.bound import Bound
+from schema.statements.claim import take_over_lapsed
 from tests.deliveries import Delivery, open_delivery
 from tests.integration.faults.test_bad_rows import a_bad_row
 from tests.integration.test_held_rows import events, held, leasing
@@ -154,6 +155,32 @@ async def test_what_is_in_hand_or_was_left_to_its_lease_is_not_given_back(
             hands.claiming.failed.set()
             await eventually(lambda: _is(platform, stray, "PENDING"))
             assert await states(platform) == {kept: "CLAIMED", left: "CLAIMED", stray: "PENDING"}
+
+
+async def test_what_the_reaper_holds_for_us_is_not_given_back(
+    delivery: Delivery, platform: Platform, database: Database
+) -> None:
+    """What had run would not be charged, and an input that kills its worker would run again."""
+    await platform.submit(2, chunk_size=1)
+    (lapsed,) = await claim_all(database, lease_seconds=0.01, most=1)
+    taken_over = await eventually_rows(database, take_over_lapsed(30, most=10))
+    assert [row.entry_id for row in taken_over] == [lapsed.entry_id]
+    (stray,) = await claim_all(database)
+    async with looking(delivery, lease_seconds=30) as hands:
+        hands.claiming.failed.set()
+        await eventually(lambda: _is(platform, stray.entry_id, "PENDING"))
+    assert (await states(platform))[lapsed.entry_id] == "CLAIMED"
+
+
+async def eventually_rows(database: Database, statement: Bound) -> Sequence[Row[Any]]:
+    found: list[Sequence[Row[Any]]] = []
+
+    async def are_found() -> bool:
+        found.append(await database.fetch(statement))
+        return bool(found[-1])
+
+    await eventually(are_found)
+    return found[-1]
 
 
 async def test_what_is_on_its_way_into_our_hands_is_not_given_back(
