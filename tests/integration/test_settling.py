@@ -249,7 +249,7 @@ async def test_a_lapsed_lease_is_taken_over_once_and_names_the_worker_that_vanis
     await lapse(platform, job_id)
     taken = await asyncio.gather(*(database.fetch(take_over_lapsed(30, most=10)) for _ in range(3)))
     rows = [row for found in taken for row in found]
-    assert [row.worker for row in rows] == ["worker"]
+    assert [row.worker for row in rows] == ["reaper of worker"]
     assert rows[0].epoch == 2
 
 
@@ -262,9 +262,9 @@ async def test_a_repair_that_lapses_itself_still_charges_the_worker_that_vanishe
     for epoch in (2, 3):
         await lapse(platform, job_id)
         (taken,) = await database.fetch(take_over_lapsed(30, most=10))
-        assert (taken.worker, taken.epoch) == ("worker", epoch)
+        assert (taken.worker, taken.epoch) == ("reaper of worker", epoch)
     (entry,) = await platform.entries(job_id)
-    assert entry.locked_by == "worker"
+    assert entry.locked_by == "reaper of worker"
 
 
 async def test_a_registered_artifact_is_replaced_by_a_later_one(
