@@ -15,6 +15,7 @@ from uuid import UUID
 from sqlalchemy import Interval, bindparam, text
 
 from infra.database import Database
+from schema.statements.claim import REPAIRING
 from tests.simulation.work import token_of
 
 Key = tuple[UUID, int]
@@ -98,7 +99,8 @@ async def read(database: Database, before: Snapshot, *, moved_seconds: float) ->
 def _is_taken_over(old: Any, new: Any) -> bool:
     if old is None or old["state"] != "CLAIMED" or new["state"] != "CLAIMED":
         return False
-    return bool(new["epoch"] > old["epoch"] and new["locked_by"] == old["locked_by"])
+    lost_by = str(old["locked_by"]).removeprefix(REPAIRING)
+    return bool(new["epoch"] > old["epoch"] and new["locked_by"] == REPAIRING + lost_by)
 
 
 def check(before: Snapshot, after: Snapshot, *, claims: Mapping[int, tuple[int, int]]) -> None:

@@ -76,7 +76,7 @@ async def test_a_claim_whose_answer_was_lost_is_given_back_before_its_lease_ends
     job_id = await platform.submit(5, chunk_size=5, max_attempts=1)
     await delivery.deliver()
     async with Losing.from_settings(settings_for(database_url), name="losing") as losing:
-        cut_off = leasing(replace(delivery, database=losing), 4)
+        cut_off = leasing(replace(delivery, database=losing), 10)
         with capture_logs() as lines:
             async with delivery.dispatching(), cut_off.consuming(runner, receivers=2):
                 assert (await platform.until(job_id, "COMPLETED")).succeeded == 5
@@ -93,7 +93,7 @@ async def test_a_claim_that_is_never_answered_is_given_back_before_its_lease_end
     job_id = await platform.submit(5, chunk_size=5, max_attempts=1)
     await delivery.deliver()
     async with Silent.from_settings(settings_for(database_url), name="silent") as silent:
-        cut_off = leasing(replace(delivery, database=silent), 6)
+        cut_off = leasing(replace(delivery, database=silent), 10)
         async with delivery.dispatching(), cut_off.consuming(Recorder()):
             assert (await platform.until(job_id, "COMPLETED")).succeeded == 5
     assert silent.lost == 1
@@ -257,7 +257,7 @@ async def test_an_answer_that_is_lost_while_claiming_one_by_one_is_noted_too(
     runner = Recorder()
     settings = settings_for(database_url)
     async with LosingTheSecond.from_settings(settings, name="losing") as losing:
-        cut_off = leasing(replace(delivery, database=losing), 4)
+        cut_off = leasing(replace(delivery, database=losing), 10)
         async with (
             a_bad_row(platform, f"NEW.state = 'CLAIMED' AND OLD.job_id = '{bad}'"),
             delivery.dispatching(),
