@@ -15,7 +15,7 @@ from schema.statements.read import find_owner, locate_job
 
 if TYPE_CHECKING:
     from api.auth import Caller
-    from api.lifecycle_models import LetterRequest
+    from api.lifecycle_models import LetterRequest, ParkedRequest
     from api.queries import Query
     from infra.database import Database
 
@@ -60,18 +60,23 @@ class LetterQuery:
         )
 
 
+def check_choice(asked: LetterRequest | ParkedRequest, bad: BadFields) -> None:
+    """Note it where a request says nothing of what it means, or says too much."""
+    given = [name for name in asked.FILTERS if getattr(asked, name) is not None]
+    if not given and not asked.all:
+        bad.add("", f"give one of {', '.join(asked.FILTERS)}, or all: true")
+    if given and asked.all:
+        bad.add("/all", f"excludes the filters, and {given[0]} is given")
+
+
 async def resolve_request(
     asked: LetterRequest, *, caller: Caller, database: Database
 ) -> LetterFilter:
     """Give the filter of a body; what it names must be there, and it must say something."""
     if asked.owner is not None and not caller.is_admin:
         raise _forbidden()
-    given = [name for name in asked.FILTERS if getattr(asked, name) is not None]
     bad = BadFields()
-    if not given and not asked.all:
-        bad.add("", f"give one of {', '.join(asked.FILTERS)}, or all: true")
-    if given and asked.all:
-        bad.add("/all", f"excludes the filters, and {given[0]} is given")
+    check_choice(asked, bad)
     owner_id = await _owner_id(database, caller, asked.owner)
     if owner_id == _NOBODY:
         bad.add("/owner", "is no owner")

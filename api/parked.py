@@ -8,6 +8,7 @@ from uuid import UUID
 
 from api.answers import json_answer
 from api.cursors import CursorOf
+from api.letters import check_choice
 from api.lifecycle_models import Nothing, ParkedRequest
 from api.lifecycle_views import entry_document, message_document
 from api.paths import no_job, row_id
@@ -115,12 +116,8 @@ class Parked:
         return json_answer(document, HTTPStatus.ACCEPTED)
 
     async def _filter(self, asked: ParkedRequest) -> EntryFilter:
-        given = [name for name in asked.FILTERS if getattr(asked, name) is not None]
         bad = BadFields()
-        if not given and not asked.all:
-            bad.add("", f"give one of {', '.join(asked.FILTERS)}, or all: true")
-        if given and asked.all:
-            bad.add("/all", f"excludes the filters, and {given[0]} is given")
+        check_choice(asked, bad)
         if bad.count:
             raise bad.problem()
         job_id = None

@@ -8,9 +8,10 @@ from typing import TYPE_CHECKING
 
 import structlog
 
+from infra.patience import answered_within
 from infra.queue.protocol import Claim
 from infra.telemetry.logs import traced
-from schema.errors import HaulageError, Unavailable
+from schema.errors import HaulageError
 from schema.statements.claim import claimed_by
 
 if TYPE_CHECKING:
@@ -101,11 +102,10 @@ class Strays:
         return list(seen.values())
 
     async def _look(self) -> dict[Key, Claim]:
-        try:
-            async with asyncio.timeout(self._lease_seconds / _LOOKS_IN_A_LEASE):
-                rows = await self._database.fetch(claimed_by(self._worker))
-        except TimeoutError as error:
-            raise Unavailable("postgres did not answer in time") from error
+        rows = await answered_within(
+            self._lease_seconds / _LOOKS_IN_A_LEASE,
+            self._database.fetch(claimed_by(self._worker)),
+        )
         return {
             (row.entry_id, row.epoch): Claim.from_row(row)
             for row in rows

@@ -5,6 +5,8 @@ from __future__ import annotations
 import asyncio
 from typing import TYPE_CHECKING, Any, TypeVar
 
+from schema.errors import Unavailable
+
 if TYPE_CHECKING:
     from collections.abc import Awaitable
 
@@ -47,6 +49,14 @@ async def within(seconds: float, work: Awaitable[Result]) -> Result:
     if not done:
         raise TimeoutError
     return doing.result()
+
+
+async def answered_within(seconds: float, work: Awaitable[Result]) -> Result:
+    """Give what Postgres answers; raise ``Unavailable`` when it is silent for so long."""
+    try:
+        return await within(seconds, work)
+    except TimeoutError as error:
+        raise Unavailable(f"postgres did not answer within {seconds:.1f} s") from error
 
 
 def _ended(doing: asyncio.Future[Any]) -> None:

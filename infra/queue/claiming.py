@@ -6,7 +6,7 @@ import asyncio
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
-from schema.errors import Unavailable
+from infra.patience import answered_within
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -33,11 +33,7 @@ class Claiming:
     async def fetch(self, statement: Bound) -> Sequence[Row[Any]]:
         """Run a claim statement, and note if it fails, whoever catches that."""
         try:
-            async with asyncio.timeout(self._patience_seconds):
-                return await self._database.fetch(statement)
-        except TimeoutError as error:
-            self.failed.set()
-            raise Unavailable("postgres did not answer a claim in time") from error
+            return await answered_within(self._patience_seconds, self._database.fetch(statement))
         except BaseException:
             self.failed.set()
             raise

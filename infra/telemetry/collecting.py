@@ -145,14 +145,8 @@ class _NotedHttp(HTTPConnection):
         super().request(*args, **more)
 
 
-class _NotedHttps(HTTPSConnection):
-    def connect(self) -> None:
-        _note(self)
-        super().connect()
-
-    def request(self, *args: Any, **more: Any) -> None:  # noqa: ANN401
-        _note(self)
-        super().request(*args, **more)
+class _NotedHttps(_NotedHttp, HTTPSConnection):
+    """The same of the other class, which is one of these as well."""
 
 
 _NOTED: dict[type, type] = {HTTPConnection: _NotedHttp, HTTPSConnection: _NotedHttps}

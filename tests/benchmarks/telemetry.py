@@ -27,6 +27,7 @@ from tests.benchmarks.machine import describe
 from tests.benchmarks.meter import CLIENT_CPU
 from tests.benchmarks.report import as_markdown
 from tests.benchmarks.stage import Stage
+from tests.platform import eventually
 from tests.stubs.otlp import collecting
 
 if TYPE_CHECKING:
@@ -90,8 +91,8 @@ class Turns:
         for kind in KINDS:
             await self._drain(kind, 1)
         log = self._stage.folder / f"{consumer.name}.log"
-        while self._is_away and "telemetry.away" not in log.read_text():
-            await asyncio.sleep(0.1)
+        if self._is_away:
+            await eventually(lambda: "telemetry.away" in log.read_text())
 
     async def _drain(self, kind: str, jobs: int) -> Sample:
         work = [job(self._place, kind, drain.JOB_INPUTS, self._bodies) for _ in range(jobs)]
