@@ -48,8 +48,10 @@ def metrics_session() -> requests.Session:
 
 def _bounded(provided: requests.Session | None) -> requests.Session:
     session = provided or requests.Session()
-    for scheme in ("http://", "https://"):
-        session.mount(scheme, _Adapter())
+    for prefix, adapter in list(session.adapters.items()):
+        # One of a credential provider's own may be what signs the request: it stays.
+        if type(adapter) is HTTPAdapter:
+            session.mount(prefix, _Adapter())
     return session
 
 

@@ -7,6 +7,7 @@ import threading
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from pathlib import Path
 from socketserver import StreamRequestHandler, ThreadingTCPServer
 
 import pytest
@@ -86,6 +87,33 @@ def test_while_the_collector_is_away_one_span_in_a_while_asks_whether_it_is_back
         assert work(100) == 100
     assert [line["event"] for line in told] == ["telemetry.away", "telemetry.recovered"]
     assert told[1]["after_failures"] == 2
+
+
+def test_a_credential_provider_keeps_what_signs_its_requests(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "haulage_signing.py").write_text(
+        "import requests\n"
+        "class Signing(requests.adapters.HTTPAdapter): ...\n"
+        "def session():\n"
+        "    session = requests.Session()\n"
+        "    session.mount('https://', Signing())\n"
+        "    return session\n"
+    )
+    metadata = tmp_path / "haulage_signing-1.dist-info"
+    metadata.mkdir()
+    (metadata / "METADATA").write_text("Metadata-Version: 2.1\nName: haulage_signing\nVersion: 1\n")
+    (metadata / "entry_points.txt").write_text(
+        "[opentelemetry_otlp_credential_provider]\nsigning = haulage_signing:session\n"
+    )
+    monkeypatch.syspath_prepend(str(tmp_path))
+    name = "OTEL_PYTHON_EXPORTER_OTLP_HTTP_TRACES_CREDENTIAL_PROVIDER"
+    monkeypatch.setenv(name, "signing")
+    adapters = {key: type(one).__name__ for key, one in traces_session().adapters.items()}
+    assert adapters["https://"] == "Signing"
+    monkeypatch.delenv(name)
+    bounded = {key: type(one).__name__ for key, one in traces_session().adapters.items()}
+    assert bounded["http://"] == bounded["https://"] == adapters["http://"] != "HTTPAdapter"
 
 
 def test_a_span_that_the_sampler_drops_asks_nobody() -> None:
