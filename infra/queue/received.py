@@ -10,7 +10,8 @@ from schema.errors import Undecodable
 from schema.message import Message, decode
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Container, Mapping
+    from uuid import UUID
 
     from infra.queue.receipts import Delivery
 
@@ -46,6 +47,11 @@ class Polled:
     unwanted: list[Delivery] = field(default_factory=list)
     early: list[Delivery] = field(default_factory=list)
     foreign: list[Received] = field(default_factory=list)
+
+    def wanted(self, shunned: Container[UUID]) -> dict[int, UUID]:
+        """Give the entries to be claimed, and their jobs, which are none of the shunned."""
+        jobs = {entry_id: each.message.job_id for entry_id, each in self.deliveries.items()}
+        return {entry_id: job_id for entry_id, job_id in jobs.items() if job_id not in shunned}
 
     @property
     def left(self) -> int:

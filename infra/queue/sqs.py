@@ -23,7 +23,7 @@ from infra.retry import is_lock_timeout, is_of_a_row, jittered, sleep_unless
 from infra.telemetry import names
 from infra.telemetry.instruments import SILENT
 from schema.errors import HaulageError
-from schema.statements.claim import claim_by_id, let_go_of_entries
+from schema.statements.claim import claim_by_id, let_go_of_entries, list_claimable
 from schema.statements.repair import park_messages
 
 if TYPE_CHECKING:
@@ -40,7 +40,8 @@ if TYPE_CHECKING:
 log: structlog.stdlib.BoundLogger = structlog.get_logger(__name__)
 
 _PACE_CAP_SECONDS = 2.0
-_STARTING_SECONDS = 0.01
+# How long it takes another consumer to start a job grows with what it claims of it.
+_STARTING_SECONDS = (0.01, 0.02, 0.04, 0.08, 0.16)
 # Others may take them; those that nobody wants now must not go round and round. Nor may they come
 # so often that SQS gives them up: at a thousand receives that takes days, not an hour.
 _UNWANTED_SECONDS = 5
@@ -156,12 +157,17 @@ class SqsQueue:
             attributes={names.MESSAGING_BATCH_COUNT: len(deliveries)},
         ) as span:
             claims = await self._claim(polled, unwanted)
-            if deliveries and not claims:
-                # Who is starting the same job this moment will have done so.
-                await asyncio.sleep(_STARTING_SECONDS)
+            for seconds in _STARTING_SECONDS:
+                if claims or not await self._are_being_started(polled.wanted(unwanted.jobs)):
+                    break
+                await asyncio.sleep(seconds)
                 claims = await self._claim(polled, unwanted)
             span.set_attribute(names.DUPLICATES, len(deliveries))
         return claims
+
+    async def _are_being_started(self, wanted: Collection[int]) -> bool:
+        """Say whether any is still to be claimed: another consumer has the row of its new job."""
+        return bool(wanted) and bool(await self._database.fetch(list_claimable(wanted)))
 
     async def _claim(self, polled: Polled, unwanted: Unwanted) -> Sequence[Claim]:
         """Claim what the messages point at, and take these messages out of ``deliveries``.
@@ -169,11 +175,7 @@ class SqsQueue:
         Those of shunned jobs stay there: they go back to Postgres, to be sent after a moment.
         """
         deliveries = polled.deliveries
-        wanted = {
-            entry_id: delivery.message.job_id
-            for entry_id, delivery in deliveries.items()
-            if delivery.message.job_id not in unwanted.jobs
-        }
+        wanted = polled.wanted(unwanted.jobs)
         if not wanted:
             return ()
         asked_at = time.monotonic()

@@ -19,6 +19,7 @@ from schema.statements.turns import (
     PROMOTED,
     PROMOTED_BY_CLAIM,
     READY,
+    RUNNABLE,
     Turn,
 )
 
@@ -98,6 +99,11 @@ WITH target AS MATERIALIZED (
       AND {BRIEFLY}
     ORDER BY o.id
     FOR UPDATE OF o"""
+_CLAIMABLE = sa.text(f"""
+SELECT o.id FROM outbox o
+WHERE o.id = ANY(CAST(:entry_ids AS bigint[])) AND o.state IN ('PENDING', 'SENT')
+  AND o.type = 'inputs' AND o.available_at <= now() AND {RUNNABLE}
+""")
 _BY_ID = sa.text(_TARGET_BY_ID + _TAKE + _HAND_OVER)
 _FREE_BY_ID = sa.text(_TARGET_BY_ID + " SKIP LOCKED" + _TAKE + _HAND_OVER)
 
@@ -305,6 +311,11 @@ def claim_by_id(
         "lock_timeout": lock_timeout(lock_seconds),
     }
     return Bound(_BY_ID if waits else _FREE_BY_ID, values, A_MOMENT)
+
+
+def list_claimable(entry_ids: Collection[int]) -> Bound:
+    """Give those that ``claim_by_id`` would take, whoever has a row of theirs now: rows of (id)."""
+    return Bound(_CLAIMABLE, {"entry_ids": list(entry_ids)}, A_MOMENT)
 
 
 def take_over_lapsed(lease_seconds: float, *, most: int) -> Batch:

@@ -283,6 +283,21 @@ async def test_what_another_consumer_was_starting_is_claimed_before_the_next_pol
     assert stub.calls["ReceiveMessage"] == polls
 
 
+async def test_a_start_that_takes_another_consumer_a_while_is_waited_for(
+    stub: SqsStub, station: Delivery, platform: Platform, database: Database
+) -> None:
+    """A poll of whole new jobs that another was starting was left to the relay as a whole."""
+    started = await platform.submit(2, chunk_size=1)
+    await station.deliver()
+    queue = sqs_queue(station)
+    async with asyncio.TaskGroup() as group:
+        async with held(database, started):
+            claiming = group.create_task(queue.claim(10, asyncio.Event()))
+            await eventually(lambda: stub.calls["ReceiveMessage"] == 1)
+            await stretch(0.06)
+    assert [claim.job_id for claim in claiming.result()] == [started] * 2
+
+
 @pytest.mark.parametrize("is_stopped", [False, True], ids=["full", "stopped"])
 async def test_what_is_left_beside_a_claim_does_not_wait_for_room(
     station: Delivery, platform: Platform, database: Database, *, is_stopped: bool
