@@ -29,6 +29,10 @@ if TYPE_CHECKING:
 
     from sqlalchemy.sql.elements import TextClause
 
+# Behind it stands who lost an entry, and is charged however often a repair is begun. It is not in
+# that worker's own name: one that lives would take it for its own.
+REPAIRING = "reaper of "
+
 # What every way of claiming shares: raise the epoch, start the job, hand over the inputs.
 # An input belongs to the entry whose id it carries, wherever in the range it stands.
 _TAKE = """
@@ -107,19 +111,15 @@ WHERE o.id = ANY(CAST(:entry_ids AS bigint[])) AND o.state IN ('PENDING', 'SENT'
 _BY_ID = sa.text(_TARGET_BY_ID + _TAKE + _HAND_OVER)
 _FREE_BY_ID = sa.text(_TARGET_BY_ID + " SKIP LOCKED" + _TAKE + _HAND_OVER)
 
-# Behind it stands who lost an entry, and is charged however often a repair is begun. It is not in
-# that worker's own name: one that lives would take it for its own.
-REPAIRING = "reaper of "
-
 # What lapsed under a job that has ended is left to the sweeper: nobody's attempt is charged.
 _LAPSED = entry_forms(
-    """
+    f"""
     SELECT o.id, o.job_id, extract(epoch FROM now() - o.locked_until) * 1000 AS waited_ms,
-           CASE WHEN starts_with(o.locked_by, 'reaper of ') THEN o.locked_by
-                ELSE 'reaper of ' || o.locked_by END AS holder,
+           CASE WHEN starts_with(o.locked_by, '{REPAIRING}') THEN o.locked_by
+                ELSE '{REPAIRING}' || o.locked_by END AS holder,
            o.sent_at AS was_sent_at
     FROM outbox o
-    WHERE o.state = 'CLAIMED' AND o.locked_until < now() AND {which}
+    WHERE o.state = 'CLAIMED' AND o.locked_until < now() AND {{which}}
       AND (SELECT j.status IN ('SUBMITTED', 'RUNNING', 'PAUSED') FROM job j WHERE j.id = o.job_id)
     ORDER BY o.locked_until
     LIMIT CAST(:most AS integer)
@@ -131,7 +131,8 @@ _LAPSED = entry_forms(
 # The messages of these entries are about to be deleted: what still is to be claimed must be sent
 # again, or it would wait for a message that is gone. The relay's lock goes, too, lest it writes
 # down as sent what was sent before. It is sent after a moment: what kept it from being claimed,
-# such as the row of its job in other hands, may last, and a message would come at once again.
+# such as the row of its job in other hands, may last, and a message would come at once again. What
+# is being repaired is sent anew afterwards, whoever repairs it in the end.
 _LET_GO = sa.text(
     f"""
 WITH free AS MATERIALIZED (
@@ -148,6 +149,7 @@ WITH free AS MATERIALIZED (
 )
 SELECT id, epoch, greatest(0, extract(epoch FROM locked_until - now())) AS lease_seconds
 FROM outbox WHERE id = ANY(CAST(:entry_ids AS bigint[])) AND state = 'CLAIMED'
+  AND NOT starts_with(locked_by, '{REPAIRING}')
 """
 )
 
@@ -329,7 +331,7 @@ def take_over_lapsed(lease_seconds: float, *, most: int) -> Batch:
 def let_go_of_entries(entry_ids: Sequence[int], *, lock_seconds: float | None = None) -> Bound:
     """Let those be sent anew that nobody claimed, for messages that are deleted afterwards.
 
-    Rows of those in hand: (id, epoch, lease_seconds).
+    Rows of those in a consumer's hand: (id, epoch, lease_seconds).
     """
     values = {"entry_ids": list(entry_ids), "lock_timeout": lock_timeout(lock_seconds)}
     return Bound(_LET_GO, values, A_MOMENT)

@@ -9,7 +9,7 @@ from infra.queue.protocol import Claim, Unwanted
 from infra.queue.sqs import SqsQueue
 from infra.settle import Settlement, settle
 from schema.outcome import Backoff, Succeeded
-from schema.statements.claim import release_entries
+from schema.statements.claim import release_entries, take_over_lapsed
 from tests.deliveries import Delivery
 from tests.integration.faults.stations import (
     log_lines,
@@ -253,6 +253,27 @@ async def test_a_message_is_never_hidden_past_twelve_hours_from_its_receipt(
         entry["VisibilityTimeout"] for call in calls for entry in call.parameters["Entries"]
     ]
     assert 43_000 < asked < 43_200
+
+
+async def test_a_message_of_what_is_being_repaired_is_deleted_at_once(
+    stub: SqsStub, database: Database, database_url: str, platform: Platform
+) -> None:
+    """What was repaired is sent anew: the old message was hidden for a lease, and of no use."""
+    lapse = "UPDATE outbox SET locked_until = now() - interval '1 second'"
+    async with sqs_station(stub, database, database_url) as station:
+        job_id = await platform.submit(1)
+        await station.deliver()
+        assert await sqs_queue(station, "lost").claim(10, asyncio.Event())
+        await platform.rows(lapse)
+        assert await database.fetch(take_over_lapsed(60, most=10))
+        show(stub, station, 1)
+        assert not await sqs_queue(station, "other").claim(10, asyncio.Event())
+        assert waiting(stub, station) == 0
+        # Who repaired it is lost as well.
+        await platform.rows(lapse)
+        async with station.dispatching(), station.consuming(Recorder()):
+            await platform.until(job_id, "COMPLETED")
+    await platform.check_consistency()
 
 
 async def test_extending_a_message_that_is_gone_harms_nobody(
