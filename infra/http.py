@@ -17,6 +17,7 @@ from starlette.routing import Route
 
 from infra.http_limits import LIMITS, limited
 from infra.patience import within
+from infra.retry import sleep_unless
 from schema.errors import HaulageError, Misconfigured
 
 if TYPE_CHECKING:
@@ -32,6 +33,7 @@ log: structlog.stdlib.BoundLogger = structlog.get_logger(__name__)
 
 _CHECK_TIMEOUT_SECONDS = 3.0
 _GRACEFUL_SECONDS = 10
+_TICK_SECONDS = 1.0
 
 
 @dataclass(slots=True)
@@ -109,9 +111,19 @@ class Health:
 class _Server(uvicorn.Server):
     """uvicorn without its own signal handlers: the process has one place for signals."""
 
+    def __init__(self, config: uvicorn.Config, stop: asyncio.Event) -> None:
+        super().__init__(config)
+        self._stop = stop
+
     @contextmanager
     def capture_signals(self) -> Iterator[None]:
         yield
+
+    async def main_loop(self) -> None:
+        """Renew the date of answers each second; uvicorn's own asks ten times whether to end."""
+        while not self._stop.is_set():
+            await self.on_tick(0)
+            await sleep_unless(self._stop)(_TICK_SECONDS)
 
 
 async def serve_http(
@@ -143,14 +155,11 @@ async def serve_http(
             limit_concurrency=limits.connections,
             timeout_keep_alive=limits.keep_alive_seconds,
             timeout_graceful_shutdown=_GRACEFUL_SECONDS,
-        )
+        ),
+        stop,
     )
     log.info("http.listening", host=host, port=listener.getsockname()[1])
-    async with asyncio.TaskGroup() as group:
-        serving = group.create_task(server.serve(sockets=[listener]), name="http")
-        await stop.wait()
-        server.should_exit = True
-        await serving
+    await server.serve(sockets=[listener])
 
 
 async def serve_health(health: Health, *, host: str, port: int, stop: asyncio.Event) -> None:
