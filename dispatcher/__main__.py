@@ -96,6 +96,7 @@ async def serve(settings: Settings, worker: str, stop: asyncio.Event) -> None:
                 worker=worker,
                 interval_seconds=settings.maintenance_interval_seconds,
                 concurrency=settings.concurrency,
+                relays_inputs=EntryType.INPUTS in senders,
             )
             services.append(await stack.enter_async_context(gauges))
         # What was controlled or is to be redriven need not wait for the next round.

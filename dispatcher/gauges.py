@@ -52,6 +52,7 @@ class Gauges:
         worker: str,
         interval_seconds: float,
         concurrency: int,
+        relays_inputs: bool,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._database = database
@@ -59,6 +60,7 @@ class Gauges:
         # A few rounds: who holds it goes on, and when it is gone another soon follows.
         self._held_seconds = 4 * interval_seconds
         self._concurrency = concurrency
+        self._relays_inputs = relays_inputs
         self._clock = clock
         self._is_holder = False
         # Read from other threads: replaced, never changed.
@@ -105,7 +107,7 @@ class Gauges:
             (names.OLDEST_RUNNABLE, seconds, "Age of the oldest entry that is due and waits",
              lambda it: [(it.backlog.runnable_seconds, {})]),
             (names.OUTBOX_LAG, seconds, "Age of the oldest entry that is due and was not sent",
-             lambda it: _lags(it.backlog)),
+             lambda it: self._lags(it.backlog)),
             (names.BACKLOG_ENTRIES, entries, "Entries that are due and wait",
              lambda it: self._by_kind(it.backlog, "ready_entries")),
             (names.BACKLOG_INPUTS, inputs, "Inputs that are due and wait",
@@ -145,10 +147,13 @@ class Gauges:
             for kind in self._kinds
         ]
 
+    def _lags(self, backlog: Backlog) -> Sequence[Value]:
+        """Give the lag of each queue: one that is silent must not hide behind the other.
 
-def _lags(backlog: Backlog) -> Sequence[Value]:
-    """Give the lag of each queue: one that is silent must not hide behind the other."""
-    return [
-        (backlog.unsent_seconds, {names.METRIC_QUEUE: EntryType.INPUTS.value}),
-        (backlog.unsent_event_seconds, {names.METRIC_QUEUE: EntryType.EVENT.value}),
-    ]
+        Without SQS nobody relays inputs: that they wait says nothing of a relay.
+        """
+        lags = [(backlog.unsent_event_seconds, {names.METRIC_QUEUE: EntryType.EVENT.value})]
+        if self._relays_inputs:
+            inputs = {names.METRIC_QUEUE: EntryType.INPUTS.value}
+            lags.insert(0, (backlog.unsent_seconds, inputs))
+        return lags

@@ -17,7 +17,7 @@ from infra.object_names import is_bucket
 from schema.errors import Misconfigured
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Container, Mapping
 
 PREFIX = "HAULAGE_"
 _OWN_NAMES = {"DATABASE_URL": "database_url", "CONSUMER_MODE": "consumer_mode"}
@@ -30,6 +30,12 @@ _DAY = 86_400
 _DRIFT = 1.2
 # How like a misspelt name another has to be to be meant, the prefix aside: it is like itself.
 _NEAR = 0.85
+# Kubernetes tells every pod of services, in variables that begin with their names: one that is
+# called haulage-api would be taken for settings.
+_SERVICE_NAME = re.compile(
+    r"HAULAGE_(\w+_)?(SERVICE_(HOST|PORT)(_\w+)?|PORT(_\d+_(TCP|UDP|SCTP)(_(PROTO|PORT|ADDR))?)?)"
+)
+_SERVICE_VALUE = re.compile(r"(tcp|udp|sctp)://\S+|[\d.:a-f]+|(tcp|udp|sctp)")
 _QUEUE_URL = re.compile(r"https?://[^/\s?#]+/[^\s?#]+")
 
 
@@ -215,6 +221,7 @@ class Settings(BaseModel):
         An empty variable is one that is not set: templates of deployments write them so.
         """
         fields = {_name(field): field for field in cls.model_fields}
+        environment = _without_services(environment, fields)
         values = {
             fields[name]: value for name, value in environment.items() if name in fields and value
         }
@@ -272,6 +279,21 @@ class Settings(BaseModel):
                 f" {_DRIFT} times HAULAGE_MAINTENANCE_INTERVAL_SECONDS"
             )
             raise ValueError(msg)
+        is_polling_sqs = self.consumer_mode != "outbox"
+        if is_polling_sqs and self.receive_wait_seconds * _DRIFT >= self.liveness_timeout_seconds:
+            msg = (
+                "HAULAGE_LIVENESS_TIMEOUT_SECONDS must be larger than"
+                f" {_DRIFT} times HAULAGE_RECEIVE_WAIT_SECONDS"
+            )
+            raise ValueError(msg)
+        queues = [self.queue_url, self.events_queue_url, self.dead_letter_queue_url]
+        given = [url.rstrip("/") for url in queues if url]
+        if len(set(given)) < len(given):
+            msg = (
+                "HAULAGE_QUEUE_URL, HAULAGE_EVENTS_QUEUE_URL and HAULAGE_DEAD_LETTER_QUEUE_URL"
+                " must be different queues"
+            )
+            raise ValueError(msg)
         if self.poll_floor_seconds >= self.liveness_timeout_seconds:
             msg = "HAULAGE_LIVENESS_TIMEOUT_SECONDS must be larger than HAULAGE_POLL_FLOOR_SECONDS"
             raise ValueError(msg)
@@ -281,6 +303,19 @@ class Settings(BaseModel):
 def _name(field: str) -> str:
     names = {field: name for name, field in _OWN_NAMES.items()}
     return names.get(field, PREFIX + field.upper())
+
+
+def _without_services(environment: Mapping[str, str], fields: Container[str]) -> dict[str, str]:
+    """Leave out what tells of a service of Kubernetes, and not of a setting."""
+    return {
+        name: value
+        for name, value in environment.items()
+        if not (
+            _SERVICE_NAME.fullmatch(name)
+            and _SERVICE_VALUE.fullmatch(value)
+            and (name not in fields or "://" in value)
+        )
+    }
 
 
 def _unknown_names(environment: Mapping[str, str]) -> list[str]:

@@ -30,7 +30,7 @@ HELD_SECONDS = 4 * INTERVAL_SECONDS
 class Dispatcher:
     """One dispatcher's gauges, and what is seen of them."""
 
-    def __init__(self, database: Database, worker: str) -> None:
+    def __init__(self, database: Database, worker: str, *, relays_inputs: bool = True) -> None:
         self.seconds_later = 0.0
         self._reader = InMemoryMetricReader()
         self._provider = MeterProvider([self._reader], shutdown_on_exit=False)
@@ -40,6 +40,7 @@ class Dispatcher:
             worker=worker,
             interval_seconds=INTERVAL_SECONDS,
             concurrency=CONCURRENCY,
+            relays_inputs=relays_inputs,
             clock=lambda: time.monotonic() + self.seconds_later,
         )
 
@@ -139,6 +140,15 @@ async def test_each_queue_has_a_lag_of_its_own(database: Database, platform: Pla
     lags = dispatcher.points("outbox.lag")
     assert 0 <= lags["inputs"] < 100
     assert 300 <= lags["event"] < 400
+
+
+async def test_without_sqs_inputs_that_wait_are_no_lag_of_a_relay(
+    database: Database, platform: Platform
+) -> None:
+    await platform.submit(1)
+    dispatcher = Dispatcher(database, "one", relays_inputs=False)
+    await dispatcher.seen()
+    assert dispatcher.points("outbox.lag") == {"event": 0}
 
 
 async def test_one_dispatcher_at_a_time_shows_it(database: Database, platform: Platform) -> None:

@@ -46,6 +46,41 @@ def test_a_loop_that_rests_longer_than_a_stuck_one_may_is_refused(name: str) -> 
     assert getattr(with_(**{name: "120", "liveness_timeout_seconds": "150"}), name) == 120
 
 
+def test_a_long_poll_that_lasts_longer_than_a_stuck_loop_is_refused() -> None:
+    short = {"liveness_timeout_seconds": "24", "receive_wait_seconds": "20"}
+    with pytest.raises(Misconfigured, match="HAULAGE_RECEIVE_WAIT_SECONDS"):
+        with_(**short)
+    environment = {f"{PREFIX}{name.upper()}": value for name, value in short.items()}
+    environment |= {"DATABASE_URL": "postgresql://h/n", "CONSUMER_MODE": "outbox"}
+    assert Settings.from_environment(environment).liveness_timeout_seconds == 24
+
+
+def test_one_queue_for_two_purposes_is_refused() -> None:
+    """A drain of dead letters that was given the queue of work took what was to be done."""
+    url = "https://sqs.eu-central-1.amazonaws.com/1/work"
+    with pytest.raises(Misconfigured, match="must be different queues"):
+        with_(queue_url=url, dead_letter_queue_url=f"{url}/")
+    assert with_(queue_url=url, events_queue_url=f"{url}-events").queue_url == url
+
+
+@pytest.mark.parametrize("service", ["HAULAGE", "HAULAGE_API", "HAULAGE_DB"])
+def test_what_kubernetes_tells_of_its_services_is_no_setting(service: str) -> None:
+    told = {
+        f"{service}_SERVICE_HOST": "10.0.0.1",
+        f"{service}_SERVICE_PORT": "8080",
+        f"{service}_SERVICE_PORT_HTTP": "8080",
+        f"{service}_PORT": "tcp://10.0.0.1:8080",
+        f"{service}_PORT_8080_TCP": "tcp://10.0.0.1:8080",
+        f"{service}_PORT_8080_TCP_PROTO": "tcp",
+        f"{service}_PORT_8080_TCP_PORT": "8080",
+        f"{service}_PORT_8080_TCP_ADDR": "fd00::1",
+    }
+    given = {"DATABASE_URL": "postgresql://h/n", "HAULAGE_HEALTH_PORT": "9000"}
+    assert Settings.from_environment(given | told) == with_(health_port="9000")
+    with pytest.raises(Misconfigured, match="HAULAGE_API_PORT"):
+        Settings.from_environment({"DATABASE_URL": "postgresql://h/n", "HAULAGE_API_PORT": "x"})
+
+
 @pytest.mark.parametrize("name", sorted(Settings.model_fields.keys() - {"database_url"}))
 def test_an_empty_variable_is_one_that_is_not_set(name: str) -> None:
     """An empty address was one to listen on for all, an empty URL a queue that nobody sent to."""
