@@ -17,7 +17,7 @@ from consumer.settler import Settler
 from consumer.strays import Strays
 from consumer.telling import show_load
 from consumer.work import Workshop
-from infra.patience import lock_seconds
+from infra.patience import commit_seconds, lock_seconds
 from infra.telemetry.instruments import SILENT
 
 # For an answer of a neighbour that is there.
@@ -74,12 +74,14 @@ def assemble(
         clock=clock,
     )
     patience = lock_seconds(lease_seconds=settings.lease_seconds)
+    commits = commit_seconds(lease_seconds=settings.lease_seconds)
     settler = Settler(
         database,
         worker=worker,
         backoffs={name: kind.backoff for name, kind in kinds.items()},
         most=settings.settle_batch,
         lock_seconds=patience,
+        commit_seconds=commits,
         tell=tell,
         wake=wake,
         events=settings.events_queue_url is not None,
@@ -89,6 +91,7 @@ def assemble(
         database,
         most=settings.settle_batch,
         lock_seconds=patience,
+        commit_seconds=commits,
         given_up=settler.given_up,
         wake=wake,
     )

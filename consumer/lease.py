@@ -142,6 +142,7 @@ class Leases:
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._metrics = instruments.metrics
+        self._database = database
         self._rows = RowByRow(database, doing="extend the lease")
         self._hider = Hider(queue, lease_seconds=lease_seconds)
         self._lease_seconds = lease_seconds
@@ -150,8 +151,9 @@ class Leases:
         self._held: dict[tuple[int, int], Lease] = {}
         # Claims that were left to their leases, and until when these last at most.
         self._left: dict[tuple[int, int], float] = {}
-        # Whether a lease could not be extended just now, as a commit of ours had its row.
-        self._passed_over = False
+        # Whether a lease could not be extended just now: a commit of ours had its row, or Postgres
+        # did not answer.
+        self._is_urgent = False
         # Whether the failure that was told last was one of those that are foreseen.
         self._told: bool | None = None
 
@@ -210,7 +212,7 @@ class Leases:
             for lease in self._held.values()
             if lease.is_at_work and lease.expires_at > now
         ]
-        usual = self._lease_seconds * (_SOON if self._passed_over else 1 / 3)
+        usual = self._lease_seconds * (_SOON if self._is_urgent else 1 / 3)
         return min([usual, *ends])
 
     async def extend_once(self) -> None:
@@ -226,10 +228,12 @@ class Leases:
         if not leases:
             return
         try:
-            async with asyncio.timeout(self._patience_seconds(leases, asked_at)):
-                rows, left = await self._extend(leases)
+            rows, left = await self._database.answered_within(
+                self._patience_seconds(leases, asked_at), self._extend(leases)
+            )
         except Exception as error:  # noqa: BLE001 - leases end by themselves, and with them the work
             self._tell_not_extended(error, many=len(leases))
+            self._is_urgent = True
             # Those that were claimed together end within moments: nothing is begun in between.
             soon = self._clock() + self._lease_seconds * _MOMENTS
             self._lose([lease for lease in leases if lease.expires_at <= soon])
@@ -239,7 +243,7 @@ class Leases:
         leases = [lease for lease in leases if lease.claim.entry_id not in left]
         kept = {row.id for row in rows if row.is_held and row.job_status in _ALIVE}
         extended = {row.id for row in rows if row.is_extended}
-        self._passed_over = not kept <= extended
+        self._is_urgent = not kept <= extended
         paused = {row.id for row in rows if row.job_status == JobStatus.PAUSED}
         stopped = {row.id for row in rows if row.job_status in _STOPPED}
         for lease in leases:
@@ -267,13 +271,12 @@ class Leases:
         return await self._rows.fetch_these(targets, these)
 
     def _tell_not_extended(self, error: Exception, *, many: int) -> None:
-        is_foreseen = isinstance(error, HaulageError | TimeoutError)
+        is_foreseen = isinstance(error, HaulageError)
         if is_foreseen is self._told:
             return
         self._told = is_foreseen
         if is_foreseen:
-            reason = str(error) or "no answer in time"
-            log.warning("lease.not_extended", leases=many, error=reason)
+            log.warning("lease.not_extended", leases=many, error=str(error))
         else:
             log.error("lease.not_extended", leases=many, exc_info=error)
 

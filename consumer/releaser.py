@@ -47,11 +47,13 @@ class Releaser:
         *,
         most: int,
         lock_seconds: float,
+        commit_seconds: float,
         given_up: asyncio.Event,
         wake: Callable[[], None],
     ) -> None:
         self._database = database
         self._wake = wake
+        self._commit_seconds = commit_seconds
         self._keeper: Keeper[_Waiting] = Keeper(
             self._release,
             _lose,
@@ -84,13 +86,14 @@ class Releaser:
         self, waiting: Sequence[_Waiting], lock_seconds: float
     ) -> Sequence[_Waiting]:
         try:
-            rows = await self._database.fetch(
-                release_entries(
-                    [each.claim.entry_id for each in waiting],
-                    [each.claim.epoch for each in waiting],
-                    delay_seconds=0.0,
-                    lock_seconds=lock_seconds,
-                )
+            releasing = release_entries(
+                [each.claim.entry_id for each in waiting],
+                [each.claim.epoch for each in waiting],
+                delay_seconds=0.0,
+                lock_seconds=lock_seconds,
+            )
+            rows = await self._database.answered_within(
+                self._commit_seconds, self._database.fetch(releasing)
             )
         except Unavailable as error:
             if is_lock_timeout(error):

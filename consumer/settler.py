@@ -15,6 +15,7 @@ import structlog
 
 from consumer.keeper import HELD_REMEDY, Keeper
 from consumer.telling import tell_failure
+from infra.database import first_line
 from infra.patience import shortened
 from infra.retry import is_lock_timeout, is_of_a_row, jittered, sleep_unless
 from infra.settle import Settled, Settlement, settle
@@ -60,6 +61,7 @@ class Settler:
         backoffs: Mapping[str, Backoff],
         most: int,
         lock_seconds: float,
+        commit_seconds: float,
         tell: Callable[[], None],
         wake: Callable[[], None],
         events: bool = False,
@@ -74,6 +76,7 @@ class Settler:
         self._wake = wake
         self._events = events
         self._lock_seconds = lock_seconds
+        self._commit_seconds = commit_seconds
         self._waiting: list[Waiting] = []
         self._wanted = asyncio.Event()
         # Set when the drain is over: what cannot be settled at once is lost.
@@ -155,6 +158,9 @@ class Settler:
         One outcome that cannot be recorded does not hold up the others, nor does a held row.
         """
         error = await self._commit_together(batch, lock_seconds)
+        if len(batch) == 1 and error is not None and not is_lock_timeout(error):
+            # Once more: the work is done, and what stood in its way may have passed.
+            error = await self._commit_together(batch, lock_seconds)
         if error is None:
             return []
         if not is_lock_timeout(error):
@@ -176,13 +182,15 @@ class Settler:
     ) -> Exception | None:
         """Commit a batch once the database is there; give what part of it stands in the way."""
         failures = 0
+        said = ""
         while True:
             try:
                 await self._record(batch, lock_seconds)
             except Exception as error:
                 if is_lock_timeout(error) or is_of_a_row(error):
                     return error
-                if not isinstance(error, Unavailable):
+                if not isinstance(error, Unavailable) and said != first_line(error):
+                    said = first_line(error)
                     log.exception("settle.failed", inputs=len(batch))
                 if self.given_up.is_set():
                     self._lose(batch)
@@ -205,7 +213,7 @@ class Settler:
             parts=_spans(batch),
             attributes={names.INPUTS: len(batch)},
         ):
-            lines = await settle(
+            settling = settle(
                 self._database,
                 self._worker,
                 [settlement for _, settlement in batch],
@@ -214,6 +222,7 @@ class Settler:
                 events=self._events,
                 lock_seconds=lock_seconds,
             )
+            lines = await self._database.answered_within(self._commit_seconds, settling)
         self._instruments.metrics.settled(lines)
         if any(line.ended_early for line in lines):
             # Else the rest of the job would run on until the sweeper's next round.

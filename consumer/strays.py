@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING
 
 import structlog
 
-from infra.patience import answered_within
 from infra.queue.protocol import Claim
 from infra.telemetry.logs import traced
 from schema.errors import HaulageError
@@ -73,10 +72,12 @@ class Strays:
     async def _watch(self, group: asyncio.TaskGroup) -> None:
         until = 0.0
         while self._claiming.failed.is_set() or time.monotonic() < until:
-            if self._claiming.failed.is_set():
-                self._claiming.failed.clear()
-                until = time.monotonic() + self._lease_seconds
+            failed = self._claiming.failed.is_set()
+            self._claiming.failed.clear()
             await self._look_once(group)
+            if failed or self._is_told:
+                # While Postgres is away, what is on its way there may still be carried out.
+                until = time.monotonic() + self._lease_seconds
             await asyncio.sleep(self._lease_seconds / _LOOKS_IN_A_LEASE)
 
     async def _look_once(self, group: asyncio.TaskGroup) -> None:
@@ -102,7 +103,7 @@ class Strays:
         return list(seen.values())
 
     async def _look(self) -> dict[Key, Claim]:
-        rows = await answered_within(
+        rows = await self._database.answered_within(
             self._lease_seconds / _LOOKS_IN_A_LEASE,
             self._database.fetch(claimed_by(self._worker)),
         )

@@ -21,6 +21,7 @@ from sqlalchemy.pool import QueuePool
 
 from infra.database_url import open_engine
 from infra.driver import Writer, check_out, driver_of, fetch_rows, let_plan, session_of
+from infra.patience import within
 from infra.retry import sqlstate, through_races
 from infra.telemetry.metrics import NO_METRICS
 from schema.errors import HaulageError, Unavailable, Unusable
@@ -36,6 +37,7 @@ if TYPE_CHECKING:
     )
 
     from sqlalchemy import Executable, Row
+    from sqlalchemy.pool import PoolProxiedConnection
     from sqlalchemy.sql.elements import TextClause
 
     from infra.settings import Settings
@@ -53,6 +55,8 @@ _READ_ONLY = "25006"
 _LOST_CLASS = "08"
 _CLOSE_SECONDS = 5.0
 _PING = text("SELECT 1")
+# Of a session, as the pool knows it: when it was taken from there for the first time.
+_OPENED_AT = "haulage.opened_at"
 
 
 class Database:
@@ -69,6 +73,8 @@ class Database:
         # Told by each who has a connection now how many seconds it waited until another was done
         # with it: 0 where one was free, or was opened.
         self.told_wait: Callable[[float], None] | None = None
+        # A session that has been open since before was perhaps silenced with another.
+        self._doubted_at = 0.0
         self._engine = engine
         self._keeps_session = keeps_session
         self._writer = Writer(engine.dialect)
@@ -128,7 +134,7 @@ class Database:
         async with _speaking_plainly():
             asked, was_used_up = time.perf_counter(), self._is_used_up()
             session = await check_out(self._engine)
-            if driver_of(session).is_closed():
+            while self._is_doubtful(session) or driver_of(session).is_closed():
                 # It ended while nobody used it, which is no reason to fail.
                 session.invalidate()
                 session = await check_out(self._engine)
@@ -141,9 +147,28 @@ class Database:
             except BaseException as error:
                 if _is_spoilt(error):
                     session.invalidate()
+                if isinstance(error, TimeoutError):
+                    self._doubted_at = time.monotonic()
                 raise
             finally:
                 session.close()
+
+    async def answered_within(self, seconds: float, work: Awaitable[Result]) -> Result:
+        """Give what this database answers; raise ``Unavailable`` when it is silent for so long.
+
+        What is given up may be carried out all the same. Where one session was silent, others that
+        nobody uses may be as well, as after a failover: they are opened anew.
+        """
+        try:
+            return await within(seconds, work)
+        except TimeoutError as error:
+            self._doubted_at = time.monotonic()
+            raise Unavailable(f"postgres did not answer within {seconds:.1f} s") from error
+
+    def _is_doubtful(self, session: PoolProxiedConnection) -> bool:
+        """Say whether a session, which was just taken from the pool, is older than a silence."""
+        opened_at: float = session.info.setdefault(_OPENED_AT, time.monotonic())
+        return opened_at < self._doubted_at
 
     async def run(self, unit: Callable[[AsyncConnection], Awaitable[Result]]) -> Result:
         """Run a unit of work in one transaction; commit when it returns, else roll back.
@@ -187,6 +212,8 @@ class Database:
     async def _checked_out(self, engine: AsyncEngine) -> AsyncIterator[AsyncConnection]:
         asked, was_used_up = time.perf_counter(), self._is_used_up()
         async with engine.connect() as connection, _kept_whole(connection):
+            while self._is_doubtful(session_of(connection)):
+                await connection.invalidate()
             await let_plan(session_of(connection), keep_seconds=0.0)
             self._tell_wait(asked, was_used_up=was_used_up)
             yield connection

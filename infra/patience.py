@@ -5,14 +5,13 @@ from __future__ import annotations
 import asyncio
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from schema.errors import Unavailable
-
 if TYPE_CHECKING:
     from collections.abc import Awaitable
 
 Result = TypeVar("Result")
 
 _LOCK_SECONDS = 1.0
+_LEAST_COMMIT_SECONDS = 5.0
 _LOCKS_TO_A_LEASE = 20
 _LEAST_LOCK_SECONDS = 0.005
 
@@ -23,6 +22,14 @@ _under_way: set[asyncio.Future[Any]] = set()
 def lock_seconds(*, lease_seconds: float) -> float:
     """Say how long who holds leases waits for a row: none can be extended while it is locked."""
     return min(_LOCK_SECONDS, lease_seconds / _LOCKS_TO_A_LEASE)
+
+
+def commit_seconds(*, lease_seconds: float) -> float:
+    """Say how long who holds leases waits for a commit: a silent session must leave time for more.
+
+    It may be carried out all the same, so short leases do not make it shorter than it may take.
+    """
+    return max(_LEAST_COMMIT_SECONDS, lease_seconds / 3)
 
 
 def shortened(lock_seconds: float, share: float = 0.5) -> float:
@@ -49,14 +56,6 @@ async def within(seconds: float, work: Awaitable[Result]) -> Result:
     if not done:
         raise TimeoutError
     return doing.result()
-
-
-async def answered_within(seconds: float, work: Awaitable[Result]) -> Result:
-    """Give what Postgres answers; raise ``Unavailable`` when it is silent for so long."""
-    try:
-        return await within(seconds, work)
-    except TimeoutError as error:
-        raise Unavailable(f"postgres did not answer within {seconds:.1f} s") from error
 
 
 def _ended(doing: asyncio.Future[Any]) -> None:

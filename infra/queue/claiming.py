@@ -4,17 +4,18 @@ from __future__ import annotations
 
 import asyncio
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any
-
-from infra.patience import answered_within
+from typing import TYPE_CHECKING, Any, TypeVar
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Awaitable, Iterator, Sequence
 
     from sqlalchemy import Row
 
     from infra.database import Database
     from schema.statements.bound import Bound
+
+
+Result = TypeVar("Result")
 
 
 class Claiming:
@@ -33,10 +34,14 @@ class Claiming:
     async def fetch(self, statement: Bound) -> Sequence[Row[Any]]:
         """Run a claim statement, and note if it fails, whoever catches that."""
         try:
-            return await answered_within(self._patience_seconds, self._database.fetch(statement))
+            return await self.answered(self._database.fetch(statement))
         except BaseException:
             self.failed.set()
             raise
+
+    async def answered(self, work: Awaitable[Result]) -> Result:
+        """Give what Postgres answers to what claims nothing, in the same time."""
+        return await self._database.answered_within(self._patience_seconds, work)
 
     @contextmanager
     def call(self) -> Iterator[None]:

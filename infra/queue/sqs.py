@@ -7,6 +7,7 @@ import json
 import math
 import time
 from functools import partial
+from operator import attrgetter
 from typing import TYPE_CHECKING, Any
 
 import structlog
@@ -105,7 +106,7 @@ class SqsQueue:
         if self._has_failed:
             # Messages that come while the database is away would be received in vain, and that
             # is counted; an empty poll would look as if the database were back.
-            await self._database.ping()
+            await self.claiming.answered(self._database.ping())
             self._has_failed = False
         try:
             return await self._poll(most, stop, unwanted)
@@ -156,18 +157,26 @@ class SqsQueue:
             (delivery.message.trace for delivery in deliveries.values()),
             attributes={names.MESSAGING_BATCH_COUNT: len(deliveries)},
         ) as span:
-            claims = await self._claim(polled, unwanted)
-            for seconds in _STARTING_SECONDS:
-                if claims or not await self._are_being_started(polled.wanted(unwanted.jobs)):
-                    break
-                await asyncio.sleep(seconds)
+            try:
                 claims = await self._claim(polled, unwanted)
+                for seconds in _STARTING_SECONDS:
+                    if claims or not await self._are_being_started(polled.wanted(unwanted.jobs)):
+                        break
+                    await asyncio.sleep(seconds)
+                    claims = await self._claim(polled, unwanted)
+            except HaulageError:
+                # The messages come back at once; what was claimed all the same is found again.
+                await self._receipts.hide([(delivery, 0) for delivery in deliveries.values()])
+                raise
             span.set_attribute(names.DUPLICATES, len(deliveries))
         return claims
 
     async def _are_being_started(self, wanted: Collection[int]) -> bool:
         """Say whether any is still to be claimed: another consumer has the row of its new job."""
-        return bool(wanted) and bool(await self._database.fetch(list_claimable(wanted)))
+        if not wanted:
+            return False
+        look = self._database.fetch(list_claimable(wanted))
+        return bool(await self.claiming.answered(look))
 
     async def _claim(self, polled: Polled, unwanted: Unwanted) -> Sequence[Claim]:
         """Claim what the messages point at, and take these messages out of ``deliveries``.
@@ -179,12 +188,7 @@ class SqsQueue:
         if not wanted:
             return ()
         asked_at = time.monotonic()
-        try:
-            rows, unclaimable = await self._claim_rows(wanted)
-        except HaulageError:
-            # The messages come back at once; what was claimed all the same is found again.
-            await self._receipts.hide([(delivery, 0) for delivery in deliveries.values()])
-            raise
+        rows, unclaimable = await self._claim_rows(wanted)
         claims = [Claim.from_row(row, asked_at) for row in rows]
         for claim in claims:
             self._held[_key(claim)] = deliveries.pop(claim.entry_id)
@@ -309,7 +313,7 @@ class SqsQueue:
                 # Ours, delivered again: the newest handle is the one that deletes. Another receiver
                 # may have seen to a newer one already.
                 held = self._held[entry_id, row.epoch]
-                self._held[entry_id, row.epoch] = max(held, delivery, key=_received_at)
+                self._held[entry_id, row.epoch] = max(held, delivery, key=attrgetter("received_at"))
             else:
                 others.append((delivery, math.ceil(row.lease_seconds) + 1))
         messages = [delivery.message for delivery in deliveries.values()]
@@ -378,10 +382,6 @@ class SqsQueue:
 
 def _key(claim: Claim) -> tuple[int, int]:
     return claim.entry_id, claim.epoch
-
-
-def _received_at(delivery: Delivery) -> float:
-    return delivery.received_at
 
 
 def _doubled(seconds: int, receive_count: int) -> int:

@@ -54,6 +54,29 @@ async def test_a_claim_that_fails_for_no_known_reason_ends_no_consumer(
     assert not named(lines, "receive.away")
 
 
+async def test_an_outcome_that_cannot_be_recorded_once_is_recorded_all_the_same(
+    delivery: Delivery, platform: Platform
+) -> None:
+    """A lone success became a dead letter for an error that had passed, and ran again."""
+    await platform.rows("CREATE SEQUENCE once")
+    await platform.rows(
+        "CREATE FUNCTION fails_once() RETURNS trigger LANGUAGE plpgsql AS"
+        " 'BEGIN IF nextval(''once'') = 1 THEN"
+        " RAISE EXCEPTION ''cache lookup failed'' USING ERRCODE = ''XX000''; END IF;"
+        " RETURN NEW; END'"
+    )
+    await platform.rows(
+        "CREATE TRIGGER fails_once BEFORE UPDATE ON input"
+        " FOR EACH ROW EXECUTE FUNCTION fails_once()"
+    )
+    recorder = Recorder()
+    job_id = await platform.submit(1)
+    async with delivery.dispatching(), delivery.consuming(recorder):
+        delivery.listener.wake()
+        await platform.until(job_id, "COMPLETED")
+    assert len(recorder.ran) == 1
+
+
 async def test_an_entry_that_cannot_be_claimed_holds_up_no_other(
     delivery: Delivery, platform: Platform
 ) -> None:

@@ -183,7 +183,12 @@ async def test_one_entry_that_cannot_be_given_back_keeps_no_other_from_it(
     await platform.submit(4, chunk_size=1)
     bad, *sound = await claim_all(database)
     releaser = Releaser(
-        database, most=10, lock_seconds=1, given_up=asyncio.Event(), wake=lambda: None
+        database,
+        most=10,
+        lock_seconds=1,
+        commit_seconds=5,
+        given_up=asyncio.Event(),
+        wake=lambda: None,
     )
     async with a_bad_row(platform, f"OLD.id = {bad.entry_id}"), asyncio.TaskGroup() as group:
         running = group.create_task(releaser.run())

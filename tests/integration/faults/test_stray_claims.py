@@ -120,7 +120,14 @@ async def looking(delivery: Delivery, *, lease_seconds: float) -> AsyncIterator[
     queue, database = delivery.queue("worker"), delivery.database
     leases = Leases(database, queue, lease_seconds=lease_seconds)
     given_up = asyncio.Event()
-    releaser = Releaser(database, most=10, lock_seconds=0.2, given_up=given_up, wake=lambda: None)
+    releaser = Releaser(
+        database,
+        most=10,
+        lock_seconds=0.2,
+        commit_seconds=5,
+        given_up=given_up,
+        wake=lambda: None,
+    )
     strays = Strays(
         database,
         queue.claiming,
