@@ -20,7 +20,7 @@ from infra.database import Database, first_line
 from infra.migrate import check_at_head
 from infra.settings import Settings
 from infra.telemetry.logs import CORRELATION_ID
-from schema.errors import HaulageError
+from schema.errors import HaulageError, Misconfigured
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Sequence
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
     Story = AsyncIterator[tuple[Row[Any], Row[Any]]]
 
-TOLD, NOTHING, CANNOT_TELL = 0, 1, 2
+TOLD, NOTHING, CANNOT_TELL, AWAY = 0, 1, 2, 3
 _PAGE = 500
 
 
@@ -134,6 +134,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         return asyncio.run(_main(arguments, settings))
     except HaulageError as error:
         sys.stderr.write(f"story: cannot tell: {error}\n")
+        return CANNOT_TELL if isinstance(error, Misconfigured) else AWAY
     except DBAPIError as error:
         sys.stderr.write(f"story: cannot tell: {first_line(error)}\n")
     return CANNOT_TELL

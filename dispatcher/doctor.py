@@ -18,14 +18,14 @@ from sqlalchemy.exc import DBAPIError
 from infra.database import Database, first_line
 from infra.migrate import check_at_head
 from infra.settings import Settings
-from schema.errors import HaulageError
+from schema.errors import HaulageError, Misconfigured
 from schema.statements.doctor import CHECKS, Check
 from schema.statements.read import locate_job
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
-HEALTHY, PROBLEMS, CANNOT_TELL = 0, 1, 2
+HEALTHY, PROBLEMS, CANNOT_TELL, AWAY = 0, 1, 2, 3
 _SHOWN = 20
 _STATEMENT_TIMEOUT_SECONDS = 300.0
 
@@ -92,6 +92,7 @@ def main(arguments: list[str] | None = None) -> int:
         return asyncio.run(diagnose(settings, key=options.job, say=sys.stdout.write))
     except HaulageError as error:
         sys.stderr.write(f"doctor: cannot tell: {error}\n")
+        return CANNOT_TELL if isinstance(error, Misconfigured) else AWAY
     except DBAPIError as error:
         sys.stderr.write(f"doctor: cannot tell: {first_line(error)}\n")
     return CANNOT_TELL

@@ -110,7 +110,12 @@ class Settings(BaseModel):
     retain_redrives_days: float = Field(default=365, ge=0, le=36_500)
 
     # Consumer.
-    receivers: int = Field(default=2, ge=1, le=32, description="Long polls open at once")
+    receivers: int = Field(
+        default=2,
+        ge=1,
+        le=32,
+        description="Long polls open at once, at most: one that fills the room is the only one",
+    )
     concurrency: int = Field(default=16, ge=1, le=10_000)
     concurrency_minimum: int = Field(default=1, ge=1, le=10_000)
     concurrency_window_seconds: float = Field(default=1, gt=0, le=_DAY)

@@ -138,7 +138,7 @@ def decide(
             delay = max(backoff.delay(attempt, jitter), asked)
             return Verdict(InputStatus.RETRY_WAIT, delay, error_class, told(message))
         case Lapsed(worker):
-            message = told(f"worker {worker} vanished before it settled the input")
+            message = told(f"worker {worker} did not settle the input before its lease ended")
             if attempt >= max_attempts:
                 return Verdict(InputStatus.DLQ, None, "WorkerLost", message)
             delay = backoff.delay(attempt, jitter)

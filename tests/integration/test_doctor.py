@@ -113,5 +113,5 @@ def test_a_database_that_is_away_is_nothing_it_can_tell_of(
 ) -> None:
     monkeypatch.setenv("DATABASE_URL", "postgresql://127.0.0.1:1/x")
     monkeypatch.setenv("CONSUMER_MODE", "outbox")
-    assert doctor.main([]) == doctor.CANNOT_TELL
+    assert doctor.main([]) == doctor.AWAY
     assert "cannot tell" in capsys.readouterr().err

@@ -53,7 +53,7 @@ def test_an_option_that_there_is_not_is_refused(checkout: Path, given: str, told
 
 
 def test_without_a_stack_the_story_and_the_doctor_say_how_to_start_it(checkout: Path) -> None:
-    (checkout / ".venv" / "bin" / "python").write_text("#!/bin/sh\nexit 2\n")
+    (checkout / ".venv" / "bin" / "python").write_text("#!/bin/sh\nexit 3\n")
     for arguments in (("doctor",), ("story", "JOB=J1")):
         with pytest.raises(subprocess.CalledProcessError) as raised:
             make(checkout, *arguments)

@@ -294,7 +294,7 @@ def test_the_command_says_that_it_cannot_tell(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setenv("DATABASE_URL", "postgresql://haulage@127.0.0.1:1/haulage")
-    assert command.main(["order-42"]) == command.CANNOT_TELL
+    assert command.main(["order-42"]) == command.AWAY
     said = capsys.readouterr()
     assert said.out == ""
     assert said.err.startswith("story: cannot tell: ")
