@@ -106,15 +106,18 @@ def start(child: Child, environment: Mapping[str, str], checkout: Path) -> Ident
         log=checkout / ".local" / "logs" / f"{child.name}.log",
         environment={**environment, **child.environment},
         folder=checkout,
+        port=child.port,
     )
 
 
-def wait_ready(child: Child, watching: Sequence[Identity], interruption: Interruption) -> None:
-    """Returns once it says that it is ready; raises when it takes too long, or one of them dies."""
+def wait_ready(
+    child: Child, identity: Identity, others: Sequence[Identity], interruption: Interruption
+) -> None:
+    """Returns once it says itself that it is ready; raises if it takes too long, or one dies."""
     processes.wait_until(
-        lambda: answers(child.ready_url),
+        lambda: identity.listens and answers(child.ready_url),
         f"{child.name} was not ready",
-        watching=watching,
+        watching=[identity, *others],
         interruption=interruption,
         timeout_seconds=READY_SECONDS,
     )

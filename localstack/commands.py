@@ -10,12 +10,10 @@ import time
 from collections.abc import Mapping
 from pathlib import Path
 
-import psutil
-
 from localstack import children, database, demo, env_file, processes
 from localstack.failures import Told, told_at_once
 from localstack.interruption import Interrupted, Interruption
-from localstack.processes import ProcessError
+from localstack.processes import Identity, ProcessError
 from localstack.settings import MODES, LocalSettings, SettingsError, asked
 from localstack.stack import Stack
 
@@ -134,20 +132,16 @@ def _status(stack: Stack) -> int:
             print(f"{identity.name:<14} dead, see {_relative(identity.log)}")
             continue
         since = time.strftime("%H:%M:%S", time.localtime(identity.started_at))
-        where = ", ".join(f"127.0.0.1:{port}" for port in _ports(identity.pid))
+        where = _where(identity)
         print(f"{identity.name:<14} pid {identity.pid:<8} since {since}  {where}")
     _print_ways_in(env_file.read(stack.env_path))
     return 0 if stack.is_up() else 1
 
 
-def _ports(pid: int) -> list[int]:
-    """The ports that a process listens on; none if it ends this moment."""
-    try:
-        connections = psutil.Process(pid).net_connections(kind="inet")
-    except psutil.Error:
-        return []
-    listening = [it for it in connections if it.status == psutil.CONN_LISTEN]
-    return sorted({it.laddr.port for it in listening if it.laddr})
+def _where(identity: Identity) -> str:
+    if not identity.listens:
+        return f"not listening on 127.0.0.1:{identity.port}"
+    return ", ".join(f"127.0.0.1:{port}" for port in identity.listening_ports())
 
 
 def _print_ways_in(values: Mapping[str, str]) -> None:
