@@ -28,9 +28,12 @@ def main(arguments: list[str], interruption: Interruption) -> int:
     given = {
         name: getattr(options, name, None) for name in ("mode", "consumers", "dispatchers", "port")
     }
+    others = children.leave_others(os.environ)
     try:
         with told_at_once():
             stack = Stack(CHECKOUT, LocalSettings.read(os.environ, given), interruption)
+            if options.command in ("up", "demo"):
+                _tell_of_others(others, env_file.read(stack.env_path))
             return _run(stack, options, asked(os.environ, given))
     except Interrupted:
         print("\nInterrupted.", file=sys.stderr)
@@ -77,6 +80,13 @@ def _run(stack: Stack, options: argparse.Namespace, wanted: Mapping[str, str]) -
             with stack.database_url() as url:
                 print(asyncio.run(database.query(url, options.statement)))
     return 0
+
+
+def _tell_of_others(others: Mapping[str, str], known: Mapping[str, str]) -> None:
+    """Say which settings do not count here; those that the last stack gave itself need no word."""
+    named = [name for name, value in sorted(others.items()) if value and value != known.get(name)]
+    if named:
+        print(f"Passed over, as the local stack has its own: {', '.join(named)}.", flush=True)
 
 
 def _up(stack: Stack, wanted: Mapping[str, str], *, detach: bool) -> int:
@@ -181,6 +191,7 @@ def _psql(stack: Stack) -> int:
         program = found
     with stack.database_url() as url:
         # Ctrl-C in the console cancels a statement: psql hears it, and we only take a note.
+        # Of PG… variables, one may name another server whatever the URL says; they are gone.
         environment = {**os.environ, "PSQL_HISTORY": str(stack.folder / "psql_history")}
         return subprocess.run([program, url], env=environment, check=False).returncode
 

@@ -65,5 +65,13 @@ def test_one_that_cannot_listen_ends_and_is_not_taken_for_who_answers_there(
         supervisor.wait_ready(second, Interruption())
 
 
+def test_a_client_reaches_it_whatever_proxy_and_profile_the_environment_names(
+    aws: Access, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("HTTP_PROXY", "http_proxy"):
+        monkeypatch.setenv(name, "http://127.0.0.1:1")
+    assert client("sqs", aws).list_queues()
+
+
 def test_nothing_answers_on_a_port_without_it() -> None:
     assert not supervisor.is_ready("http://127.0.0.1:1")

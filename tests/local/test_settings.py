@@ -1,5 +1,7 @@
 """Settings, ports, the env file and the record of processes."""
 
+import os
+import re
 import socket
 import subprocess
 import sys
@@ -9,7 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from localstack import env_file, processes
+from infra.settings import Settings
+from localstack import children, env_file, processes
 from localstack.children import check_settings
 from localstack.interruption import Interrupted, Interruption
 from localstack.options import differences
@@ -246,6 +249,45 @@ def test_a_stack_of_which_a_stranger_may_answer_is_not_up(
             impatient.up(attached=False)
     said = capsys.readouterr().out
     assert f"api does not listen on its port, {port}: the rest is ended" in said
+
+
+def test_every_setting_that_names_a_neighbour_is_the_stacks_own() -> None:
+    bare = {name.removeprefix("HAULAGE_").lower() for name in children.OWN}
+    neighbours = {
+        field for field in Settings.model_fields if re.search("url$|pooler$|bucket$|mode$", field)
+    }
+    assert len(neighbours) > 1
+    assert neighbours <= bare
+
+
+def test_no_process_of_the_stack_is_led_to_another_database_queue_bucket_or_account(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    others = {name: f"postgresql://other/{name}" for name in children.OWN}
+    others |= {"AWS_PROFILE": "other", "AWS_ENDPOINT_URL_SQS": "http://other", "PGHOST": "other"}
+    for name, value in others.items():
+        monkeypatch.setenv(name, value)
+    handed_on = children.inherited()
+    assert not others.keys() & handed_on.keys()
+    settings = Settings.from_environment({**handed_on, "DATABASE_URL": "postgresql://ours/ours"})
+    assert settings.session_url == ("postgresql://ours/ours", "DATABASE_URL")
+
+
+def test_what_does_not_count_is_named_before_anything_starts(tmp_path: Path) -> None:
+    environment = {
+        **os.environ,
+        "HAULAGE_DATABASE_DIRECT_URL": "postgresql://other/direct",
+        "HAULAGE_LOG_LEVEL": "loud",  # it ends here
+    }
+    up = [sys.executable, "-m", "localstack", "up", "--detach"]
+    ended = subprocess.run(
+        up, env=environment, cwd=CHECKOUT, capture_output=True, text=True, check=False
+    )
+    assert ended.returncode == 1
+    assert "Passed over, " in ended.stdout
+    assert "HAULAGE_DATABASE_DIRECT_URL" in ended.stdout
+    assert "Starting" not in ended.stdout
+    assert "HAULAGE_LOG_LEVEL" in ended.stderr
 
 
 # Kinds of somebody else, and what is wrong with them.
