@@ -53,7 +53,9 @@ _ONE_AT_A_TIME = f"SELECT pg_advisory_xact_lock({_ADVISORY_LOCK})"
 def config() -> Config:
     """Give Alembic's configuration; there is no ini file."""
     alembic = Config()
-    alembic.set_main_option("script_location", str(Path(schema.migrations.__file__).parent))
+    # The option is a template of configparser's, in which a per cent sign stands twice.
+    folder = str(Path(schema.migrations.__file__).parent).replace("%", "%%")
+    alembic.set_main_option("script_location", folder)
     return alembic
 
 
