@@ -26,6 +26,7 @@ from sqlalchemy import text
 from sqlalchemy.pool import NullPool
 
 import schema.migrations
+from infra.commands import exit_code_of
 from infra.database import first_line
 from infra.database_url import open_engine
 from infra.settings import Settings
@@ -170,4 +171,4 @@ def _told(error: Exception) -> str:
 __all__ = ["LOCK_TIMEOUT_SECONDS", "MigrationContext", "check_at_head", "head", "migrate"]
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(exit_code_of(main))

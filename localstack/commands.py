@@ -4,6 +4,7 @@ import argparse
 import asyncio
 import os
 import shutil
+import signal
 import subprocess
 import sys
 import time
@@ -176,7 +177,8 @@ def _logs(stack: Stack) -> int:
         print("Nothing runs; the logs end so:", flush=True)
         return subprocess.run(["tail", "-n", "20", *names], check=False).returncode
     if logs:
-        # It takes this process over, and hears whatever ends it.
+        # It takes this process over, and hears whatever ends it: also that nobody reads on.
+        signal.signal(signal.SIGPIPE, signal.SIG_DFL)
         os.execvp("tail", ["tail", "-n", "20", "-F", *names])
     print("No logs yet; `make up` or `make demo` makes some.")
     return 0
