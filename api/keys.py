@@ -15,6 +15,7 @@ from sqlalchemy import exc as sa_exc
 from api.auth import Keys, key_digest, new_key
 from api.models import read_time
 from api.queries import OWNER
+from infra.commands import exit_code_of
 from infra.database import Database, first_line
 from infra.settings import Settings
 from schema.errors import Misconfigured, Unavailable
@@ -128,4 +129,4 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(exit_code_of(main))

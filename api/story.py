@@ -16,6 +16,7 @@ from sqlalchemy.exc import DBAPIError
 from api.chronicle import START, Chronicle
 from api.paths import JOB_KEY
 from api.story_lines import heading, line
+from infra.commands import exit_code_of
 from infra.database import Database, first_line
 from infra.migrate import check_at_head
 from infra.settings import Settings
@@ -141,4 +142,4 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(exit_code_of(main))

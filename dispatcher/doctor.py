@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING
 
 from sqlalchemy.exc import DBAPIError
 
+from infra.commands import exit_code_of
 from infra.database import Database, first_line
 from infra.migrate import check_at_head
 from infra.settings import Settings
@@ -99,4 +100,4 @@ def main(arguments: list[str] | None = None) -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(exit_code_of(main))

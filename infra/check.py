@@ -13,6 +13,7 @@ import sys
 from typing import TYPE_CHECKING
 
 from infra.clients import check_environment
+from infra.commands import exit_code_of
 from infra.database_url import asyncpg_arguments
 from infra.kinds import choose_kinds, load, load_kinds
 from infra.process import EXIT_MISCONFIGURED
@@ -106,4 +107,4 @@ def _check_processors(settings: Settings) -> None:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(exit_code_of(main))

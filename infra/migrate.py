@@ -26,6 +26,7 @@ from sqlalchemy import text
 from sqlalchemy.pool import NullPool
 
 import schema.migrations
+from infra.commands import exit_code_of
 from infra.database import first_line
 from infra.database_url import open_engine
 from infra.settings import Settings
@@ -53,7 +54,9 @@ _ONE_AT_A_TIME = f"SELECT pg_advisory_xact_lock({_ADVISORY_LOCK})"
 def config() -> Config:
     """Give Alembic's configuration; there is no ini file."""
     alembic = Config()
-    alembic.set_main_option("script_location", str(Path(schema.migrations.__file__).parent))
+    # The option is a template of configparser's, in which a per cent sign stands twice.
+    folder = str(Path(schema.migrations.__file__).parent).replace("%", "%%")
+    alembic.set_main_option("script_location", folder)
     return alembic
 
 
@@ -168,4 +171,4 @@ def _told(error: Exception) -> str:
 __all__ = ["LOCK_TIMEOUT_SECONDS", "MigrationContext", "check_at_head", "head", "migrate"]
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(exit_code_of(main))

@@ -70,20 +70,18 @@ def start(
         log=log,
         environment=_environment(port, data, services),
         folder=data,
+        port=port,
         end_with_parent=end_with_parent,
     )
 
 
 def wait_ready(
-    identity: Identity,
-    port: int,
-    interruption: Interruption,
-    services: tuple[str, ...] = SERVICES,
+    identity: Identity, interruption: Interruption, services: tuple[str, ...] = SERVICES
 ) -> str:
-    """The endpoint URL, once every service runs."""
-    url = f"http://127.0.0.1:{port}"
+    """The endpoint URL, once every service runs in this very LocalStack."""
+    url = f"http://127.0.0.1:{identity.port}"
     processes.wait_until(
-        lambda: is_ready(url, services),
+        lambda: identity.listens and is_ready(url, services),
         f"LocalStack was not ready on {url}",
         watching=[identity],
         interruption=interruption,
@@ -93,7 +91,10 @@ def wait_ready(
 
 
 def is_ready(url: str, services: tuple[str, ...] = SERVICES) -> bool:
-    """True when the health page says that the services run; an error when one never will."""
+    """True when the health page says that the services run; an error when one never will.
+
+    Whose page it is only `Identity.listens` can tell.
+    """
     # No proxy: http_proxy may be set, and it cannot reach our loopback.
     opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
     try:

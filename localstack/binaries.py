@@ -94,12 +94,10 @@ def server_account() -> Account | None:
 
 
 def can_enter(folder: Path, account: Account | None) -> bool:
-    """True when the account can go into the folder; a missing folder counts as enterable."""
+    """True when the account can go into the folder."""
     if account is None:
         return True
     for part in [folder, *folder.parents]:
-        if not part.exists():
-            continue
         status = part.stat()
         owned = status.st_uid == account.user_id and status.st_mode & 0o100
         if not owned and not status.st_mode & 0o001:
@@ -107,20 +105,25 @@ def can_enter(folder: Path, account: Account | None) -> bool:
     return True
 
 
-def enterable_folder(home: Path, account: Account | None) -> Path:
+def enterable_folder(home: Path, account: Account | None, shared: Path = SHARED_FOLDER) -> Path:
     """The folder itself, or where a link in its place leads to when the account cannot enter."""
+    if account is None:
+        return home.resolve() if home.is_symlink() else home
+    # Made now: what is not there yet will be as open as our umask lets it.
+    home.parent.mkdir(parents=True, exist_ok=True)
     if not home.is_symlink() and can_enter(home.parent, account):
         return home
     if not home.is_symlink():
-        name = hashlib.sha256(os.fsencode(home)).hexdigest()[:12]
-        elsewhere = SHARED_FOLDER / name
-        elsewhere.mkdir(parents=True, exist_ok=True)
-        home.parent.mkdir(parents=True, exist_ok=True)
-        home.symlink_to(elsewhere)
-    return home.resolve()
+        home.symlink_to(shared / hashlib.sha256(os.fsencode(home)).hexdigest()[:12])
+    folder = home.resolve()
+    if folder.parent == shared:
+        _open_folder(shared)
+    return folder
 
 
-def readable_server(server: Server, account: Account | None) -> Server:
+def readable_server(
+    server: Server, account: Account | None, shared: Path = SHARED_FOLDER
+) -> Server:
     """The same server where the account can read it: copied once if it cannot already."""
     if can_enter(server.folder, account):
         return server
@@ -131,12 +134,11 @@ def readable_server(server: Server, account: Account | None) -> Server:
             "which the server has to run as because we are root."
         )
     install = server.folder.parent
-    copy = SHARED_FOLDER / f"postgres-{server.version}"
+    copy = shared / f"postgres-{server.version}"
+    _open_folder(shared)
     if not copy.exists():
-        SHARED_FOLDER.mkdir(parents=True, exist_ok=True)
         # Renamed into place when complete: another checkout may be doing the same right now.
-        unfinished = Path(tempfile.mkdtemp(dir=SHARED_FOLDER))
-        unfinished.chmod(0o755)
+        unfinished = Path(tempfile.mkdtemp(dir=shared))
         shutil.copytree(install, unfinished / package.name / install.name, symlinks=True)
         libraries = package.with_name(f"{package.name}.libs")
         if libraries.exists():
@@ -145,7 +147,24 @@ def readable_server(server: Server, account: Account | None) -> Server:
             unfinished.rename(copy)
         except OSError:
             shutil.rmtree(unfinished)
+    # Each time: what was copied kept its modes, and an earlier release left them so.
+    _let_all_read(copy)
     return Server(copy / package.name / install.name / "bin", server.version)
+
+
+def _open_folder(folder: Path) -> None:
+    """Makes a folder that all may enter, whatever our umask."""
+    folder.mkdir(parents=True, exist_ok=True)
+    folder.chmod(0o755)
+
+
+def _let_all_read(folder: Path) -> None:
+    """As chmod a+rX does: folders can be entered, and what its owner can run can be run."""
+    for path in [folder, *folder.rglob("*")]:
+        if not path.is_symlink():
+            mode = path.stat().st_mode
+            may_run = path.is_dir() or mode & 0o100
+            path.chmod(mode & 0o7777 | (0o555 if may_run else 0o444))
 
 
 def _candidates() -> Iterator[Path]:

@@ -3,7 +3,7 @@
 import os
 import sys
 import urllib.request
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping, MutableMapping, Sequence
 from dataclasses import dataclass
 from http import HTTPStatus
 from pathlib import Path
@@ -12,8 +12,24 @@ from localstack import processes
 from localstack.init.resources import BUCKET, Access, Resources
 from localstack.interruption import Interruption
 from localstack.processes import Identity, ProcessError
-from localstack.settings import Mode
+from localstack.settings import PREFIX, Mode
 
+# What the stack gives to its processes itself, every setting of a neighbour among it, and what is
+# for clients.
+OWN = frozenset({
+    "CONSUMER_MODE", "DATABASE_URL", "HAULAGE_DATABASE_DIRECT_URL", "HAULAGE_DATABASE_POOLER",
+    "HAULAGE_EXPORT_DATABASE_URL", "HAULAGE_EXPORT_DATABASE_POOLER", "HAULAGE_QUEUE_URL",
+    "HAULAGE_EVENTS_QUEUE_URL", "HAULAGE_DEAD_LETTER_QUEUE_URL", "HAULAGE_BUCKET",
+    "HAULAGE_API_HOST", "HAULAGE_API_PORT", "HAULAGE_HEALTH_HOST", "HAULAGE_HEALTH_PORT",
+    "HAULAGE_URL", "HAULAGE_API_KEY", "HAULAGE_ADMIN_KEY",
+})  # fmt: skip
+# What the clients of AWS and Postgres read out of the environment; those of AWS read files, too.
+_OF_CLIENTS = ("AWS_", "PG")
+_NO_FILES = {
+    "AWS_CONFIG_FILE": os.devnull,
+    "AWS_SHARED_CREDENTIALS_FILE": os.devnull,
+    "AWS_EC2_METADATA_DISABLED": "true",
+}
 READY_SECONDS = 60.0
 # Longer than the processes give themselves to drain.
 STOP_SECONDS = 50.0
@@ -57,15 +73,22 @@ def connections(
     return values
 
 
+def leave_others(environment: MutableMapping[str, str]) -> dict[str, str]:
+    """Take out what could lead a process to another database, queue, bucket or account.
+
+    Gives what was taken out of Haulage's own settings.
+    """
+    taken = {name: environment.pop(name) for name in OWN & environment.keys()}
+    for name in [name for name in environment if name.startswith(_OF_CLIENTS)]:
+        del environment[name]
+    environment.update(_NO_FILES)
+    return taken
+
+
 def inherited() -> dict[str, str]:
-    """Our environment without what could lead a process to another database or account."""
-    kept = {
-        name: value
-        for name, value in os.environ.items()
-        if not name.startswith(("AWS_", "PG", "HAULAGE_LOCAL_"))
-        and name not in ("DATABASE_URL", "HAULAGE_QUEUE_URL", "HAULAGE_EVENTS_QUEUE_URL")
-    }
-    kept["AWS_EC2_METADATA_DISABLED"] = "true"
+    """Our environment for a process of the stack: it leads to no other's neighbours."""
+    kept = {name: value for name, value in os.environ.items() if not name.startswith(PREFIX)}
+    leave_others(kept)
     # A proxy cannot reach our loopback interface.
     kept["NO_PROXY"] = kept["no_proxy"] = "127.0.0.1,localhost"
     kept.setdefault("HAULAGE_LOG_FORMAT", "console")
@@ -106,15 +129,18 @@ def start(child: Child, environment: Mapping[str, str], checkout: Path) -> Ident
         log=checkout / ".local" / "logs" / f"{child.name}.log",
         environment={**environment, **child.environment},
         folder=checkout,
+        port=child.port,
     )
 
 
-def wait_ready(child: Child, watching: Sequence[Identity], interruption: Interruption) -> None:
-    """Returns once it says that it is ready; raises when it takes too long, or one of them dies."""
+def wait_ready(
+    child: Child, identity: Identity, others: Sequence[Identity], interruption: Interruption
+) -> None:
+    """Returns once it says itself that it is ready; raises if it takes too long, or one dies."""
     processes.wait_until(
-        lambda: answers(child.ready_url),
+        lambda: identity.listens and answers(child.ready_url),
         f"{child.name} was not ready",
-        watching=watching,
+        watching=[identity, *others],
         interruption=interruption,
         timeout_seconds=READY_SECONDS,
     )

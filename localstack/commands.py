@@ -4,18 +4,17 @@ import argparse
 import asyncio
 import os
 import shutil
+import signal
 import subprocess
 import sys
 import time
 from collections.abc import Mapping
 from pathlib import Path
 
-import psutil
-
 from localstack import children, database, demo, env_file, processes
 from localstack.failures import Told, told_at_once
 from localstack.interruption import Interrupted, Interruption
-from localstack.processes import ProcessError
+from localstack.processes import Identity, ProcessError
 from localstack.settings import MODES, LocalSettings, SettingsError, asked
 from localstack.stack import Stack
 
@@ -30,9 +29,12 @@ def main(arguments: list[str], interruption: Interruption) -> int:
     given = {
         name: getattr(options, name, None) for name in ("mode", "consumers", "dispatchers", "port")
     }
+    others = children.leave_others(os.environ)
     try:
         with told_at_once():
             stack = Stack(CHECKOUT, LocalSettings.read(os.environ, given), interruption)
+            if options.command in ("up", "demo"):
+                _tell_of_others(others, env_file.read(stack.env_path))
             return _run(stack, options, asked(os.environ, given))
     except Interrupted:
         print("\nInterrupted.", file=sys.stderr)
@@ -79,6 +81,13 @@ def _run(stack: Stack, options: argparse.Namespace, wanted: Mapping[str, str]) -
             with stack.database_url() as url:
                 print(asyncio.run(database.query(url, options.statement)))
     return 0
+
+
+def _tell_of_others(others: Mapping[str, str], known: Mapping[str, str]) -> None:
+    """Say which settings do not count here; those that the last stack gave itself need no word."""
+    named = [name for name, value in sorted(others.items()) if value and value != known.get(name)]
+    if named:
+        print(f"Passed over, as the local stack has its own: {', '.join(named)}.", flush=True)
 
 
 def _up(stack: Stack, wanted: Mapping[str, str], *, detach: bool) -> int:
@@ -134,20 +143,16 @@ def _status(stack: Stack) -> int:
             print(f"{identity.name:<14} dead, see {_relative(identity.log)}")
             continue
         since = time.strftime("%H:%M:%S", time.localtime(identity.started_at))
-        where = ", ".join(f"127.0.0.1:{port}" for port in _ports(identity.pid))
+        where = _where(identity)
         print(f"{identity.name:<14} pid {identity.pid:<8} since {since}  {where}")
     _print_ways_in(env_file.read(stack.env_path))
     return 0 if stack.is_up() else 1
 
 
-def _ports(pid: int) -> list[int]:
-    """The ports that a process listens on; none if it ends this moment."""
-    try:
-        connections = psutil.Process(pid).net_connections(kind="inet")
-    except psutil.Error:
-        return []
-    listening = [it for it in connections if it.status == psutil.CONN_LISTEN]
-    return sorted({it.laddr.port for it in listening if it.laddr})
+def _where(identity: Identity) -> str:
+    if not identity.listens:
+        return f"not listening on 127.0.0.1:{identity.port}"
+    return ", ".join(f"127.0.0.1:{port}" for port in identity.listening_ports())
 
 
 def _print_ways_in(values: Mapping[str, str]) -> None:
@@ -172,7 +177,8 @@ def _logs(stack: Stack) -> int:
         print("Nothing runs; the logs end so:", flush=True)
         return subprocess.run(["tail", "-n", "20", *names], check=False).returncode
     if logs:
-        # It takes this process over, and hears whatever ends it.
+        # It takes this process over, and hears whatever ends it: also that nobody reads on.
+        signal.signal(signal.SIGPIPE, signal.SIG_DFL)
         os.execvp("tail", ["tail", "-n", "20", "-F", *names])
     print("No logs yet; `make up` or `make demo` makes some.")
     return 0
@@ -187,6 +193,7 @@ def _psql(stack: Stack) -> int:
         program = found
     with stack.database_url() as url:
         # Ctrl-C in the console cancels a statement: psql hears it, and we only take a note.
+        # Of PG… variables, one may name another server whatever the URL says; they are gone.
         environment = {**os.environ, "PSQL_HISTORY": str(stack.folder / "psql_history")}
         return subprocess.run([program, url], env=environment, check=False).returncode
 

@@ -4,7 +4,6 @@ Started as a script with `python -I`, so that this checkout is not on its path: 
 has a package named `localstack`, as has this project.
 """
 
-import functools
 import importlib
 import os
 import runpy
@@ -14,12 +13,24 @@ from pathlib import Path
 from typing import Any
 
 
-def _bind_to_loopback_only() -> None:
-    # GATEWAY_LISTEN names an address, but LocalStack 4.13 gives Twisted only the port.
+def _listen_on_loopback_or_end() -> None:
+    # GATEWAY_LISTEN names an address, but LocalStack 4.13 gives Twisted only the port. Nor does it
+    # look whether Twisted got it: it would say that it is ready, and live on without a listener.
     endpoints: Any = importlib.import_module("twisted.internet.endpoints")
-    endpoints.TCP4ServerEndpoint = functools.partial(
-        endpoints.TCP4ServerEndpoint, interface="127.0.0.1"
-    )
+    make = endpoints.TCP4ServerEndpoint
+
+    def on_loopback(reactor: Any, port: int) -> Any:  # noqa: ANN401 Twisted's
+        endpoint = make(reactor, port, interface="127.0.0.1")
+        listen = endpoint.listen
+        endpoint.listen = lambda factory: listen(factory).addErrback(_end)
+        return endpoint
+
+    endpoints.TCP4ServerEndpoint = on_loopback
+
+
+def _end(failure: Any) -> None:  # noqa: ANN401 Twisted's
+    print(failure.getErrorMessage(), file=sys.stderr, flush=True)
+    os._exit(1)
 
 
 def _keep_objects_here() -> None:
@@ -39,7 +50,7 @@ def _end_with_parent() -> None:
 if __name__ == "__main__":
     if "--end-with-parent" in sys.argv:
         threading.Thread(target=_end_with_parent, daemon=True).start()
-    _bind_to_loopback_only()
+    _listen_on_loopback_or_end()
     _keep_objects_here()
     del sys.argv[1:]
     runpy.run_module("localstack.runtime.main", run_name="__main__", alter_sys=True)

@@ -14,12 +14,6 @@ from localstack.processes import Identity
 from localstack.settings import PREFIX, LocalSettings
 from schema.redaction import HIDDEN, is_secret, redact
 
-# What the stack gives to its processes itself, and what is for clients.
-_OURS = frozenset({
-    "HAULAGE_BUCKET", "HAULAGE_QUEUE_URL", "HAULAGE_EVENTS_QUEUE_URL", "HAULAGE_API_HOST",
-    "HAULAGE_API_PORT", "HAULAGE_HEALTH_HOST", "HAULAGE_HEALTH_PORT", "HAULAGE_URL",
-    "HAULAGE_API_KEY", "HAULAGE_ADMIN_KEY",
-})  # fmt: skip
 _UNSET = "unset"
 
 
@@ -91,7 +85,7 @@ def _handed_on(environment: Mapping[str, str]) -> dict[str, str]:
         for name, value in environment.items()
         if (name == "PYTHONPATH" or name.startswith(("HAULAGE_", "OTEL_")))
         and not name.startswith(PREFIX)
-        and name not in _OURS
+        and name not in children.OWN
     }
 
 

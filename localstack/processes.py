@@ -9,6 +9,7 @@ import signal
 import subprocess
 import time
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -44,6 +45,24 @@ class Identity:
     started_at: float
     command: tuple[str, ...]
     log: str
+    port: int = 0
+
+    @property
+    def listens(self) -> bool:
+        """True while it, or a process that it started, listens on its port; or if it has none.
+
+        Then what answers there is nobody else.
+        """
+        return self.port in self.listening_ports() if self.port else self.is_alive
+
+    def listening_ports(self) -> list[int]:
+        """The TCP ports that it, or a process that it started, listens on."""
+        found: set[int] = set()
+        process = self._process()
+        with suppress(psutil.Error):
+            for one in [process, *process.children(recursive=True)] if process else ():
+                found |= _listening_ports(one)
+        return sorted(found)
 
     @property
     def is_alive(self) -> bool:
@@ -76,15 +95,24 @@ class Identity:
 _exit_codes: dict[Identity, int] = {}
 
 
-def identify(name: str, pid: int, log: Path) -> Identity | None:
+def identify(name: str, pid: int, log: Path, port: int = 0) -> Identity | None:
     """The identity of a running process, None when there is no such process."""
     try:
         process = psutil.Process(pid)
         if not _runs(process):
             return None
-        return Identity(name, pid, process.create_time(), _command(process), str(log))
+        return Identity(name, pid, process.create_time(), _command(process), str(log), port)
     except psutil.Error:
         return None
+
+
+def _listening_ports(process: psutil.Process) -> set[int]:
+    try:
+        connections = process.net_connections(kind="tcp")
+    except psutil.Error:
+        return set()  # it ends this moment
+    listening = (it for it in connections if it.status == psutil.CONN_LISTEN)
+    return {it.laddr.port for it in listening if it.laddr}
 
 
 def _runs(process: psutil.Process) -> bool:
@@ -107,11 +135,13 @@ def start(
     log: Path,
     environment: Mapping[str, str],
     folder: Path,
+    port: int = 0,
     account: Account | None = None,
     end_with_parent: bool = False,
 ) -> Identity:
     """Starts a process in a session of its own, its output appended to the log.
 
+    The port is where it is going to listen, if somewhere: `Identity.listens` tells that it does.
     A terminal's Ctrl-C does not reach it: only `stop` ends it. With `end_with_parent` its
     standard input is a pipe that closes when we end, which a program may watch.
     """
@@ -131,10 +161,10 @@ def start(
             extra_groups=[] if account else None,
         )
     # Between exec and the end of loading, a process shows no command line.
-    identity = identify(name, child.pid, log)
+    identity = identify(name, child.pid, log, port)
     while child.poll() is None and (identity is None or not identity.command):
         time.sleep(_POLL_SECONDS / 10)
-        identity = identify(name, child.pid, log)
+        identity = identify(name, child.pid, log, port)
     if identity is None or not identity.command:
         how = _manner(child.returncode)
         raise ProcessError(f"{name} ended{how} as soon as it was started.{last_words(log)}")

@@ -14,7 +14,7 @@ from localstack.init import resources as init
 from localstack.init.resources import Access, Resources
 from localstack.interruption import Interruption
 from localstack.options import Difference
-from localstack.ports import LOOPBACK, choose_port
+from localstack.ports import LOOPBACK, Ports
 from localstack.postgres import Cluster, Postgres
 from localstack.processes import Identity, ProcessError
 from localstack.seed import seed
@@ -49,9 +49,10 @@ class Stack:
         )
 
     def is_up(self) -> bool:
-        """True when every process that was started for the stack still runs."""
+        """True when every process that was started for the stack still runs, and can be reached."""
         recorded = self.state.processes()
-        return any(one.name == "api" for one in recorded) and not self.dead()
+        is_whole = any(one.name == "api" for one in recorded)
+        return is_whole and not self.dead() and not self.deaf()
 
     def differences(self, asked: Mapping[str, str]) -> list[Difference]:
         """What of the options that were asked for is otherwise in the stack that runs."""
@@ -63,6 +64,10 @@ class Stack:
     def dead(self) -> list[Identity]:
         """The processes of the stack that ended without being asked to."""
         return [one for one in self.state.processes() if processes.is_gone(one)]
+
+    def deaf(self) -> list[Identity]:
+        """The living processes that do not listen where they should: others may answer there."""
+        return [one for one in self.state.processes() if one.is_alive and not one.listens]
 
     def up(self, *, attached: bool) -> bool:
         """Returns when all answer, False when they did before; on failure nothing is left running.
@@ -80,8 +85,8 @@ class Stack:
             if attached:
                 self.state.supervise()
             try:
-                with told_at_once():
-                    self._bring_up()
+                with told_at_once(), Ports() as ports:
+                    self._bring_up(ports)
             except BaseException:
                 self._end_all()
                 raise
@@ -131,8 +136,8 @@ class Stack:
         if self.is_up():
             yield env_file.read(self.env_path)["DATABASE_URL"]
             return
-        with self.state.alone(self.interruption):
-            cluster = self._start_postgres(set(), self.interruption)
+        with self.state.alone(self.interruption), Ports() as ports:
+            cluster = self._start_postgres(ports, self.interruption)
             try:
                 yield asyncio.run(database.create(cluster))
             finally:
@@ -157,22 +162,23 @@ class Stack:
     def _tell_of_the_dead(self) -> None:
         """Says why a stack is replaced, and what of it will be otherwise than before."""
         dead = [one.name for one in self.dead()]
-        if not dead or len(dead) == len(self.state.processes()):
+        deaf = [f"{one.name} does not listen on its port, {one.port}" for one in self.deaf()]
+        if len(dead) == len(self.state.processes()) or not dead + deaf:
             return
         which = "all" if "postgres" in dead else "all but PostgreSQL"
-        print(f"{', '.join(dead)} died: the rest is ended, and {which} started anew.")
+        why = "; ".join([f"{', '.join(dead)} died"] * bool(dead) + deaf)
+        print(f"{why}: the rest is ended, and {which} started anew.")
         has = self._options()
         for one in options.differences(has, options.altogether(self.settings, has)):
             print(f"  {one.name} was {one.has}, is now {one.wanted}")
 
-    def _bring_up(self) -> None:
+    def _bring_up(self, ports: Ports) -> None:
         tools = aws.install(self.checkout, self.interruption)
-        taken: set[int] = set()
-        api_port = choose_port("the API", self.settings.port, API_PORT, taken)
-        aws_port = choose_port("LocalStack", self.settings.aws_port, AWS_PORT, taken)
+        api_port = ports.choose("the API", self.settings.port, API_PORT)
+        aws_port = ports.choose("LocalStack", self.settings.aws_port, AWS_PORT)
         print("Starting PostgreSQL and LocalStack ...", flush=True)
         database_url, resources = both(
-            lambda interruption: self._prepare_database(taken, interruption),
+            lambda interruption: self._prepare_database(ports, interruption),
             lambda interruption: self._prepare_aws(tools, aws_port, interruption),
             self.interruption,
         )
@@ -188,16 +194,16 @@ class Stack:
         }
         env_file.write(self.env_path, {**credentials, **values})
         print("Starting the API, dispatchers and consumers ...", flush=True)
-        planned = self._children(api_port, taken)
+        planned = self._children(api_port, ports)
         started = []
         for child in planned:
             started.append(children.start(child, environment, self.checkout))
             self.state.record(started[-1])
         for child, identity in zip(planned, started, strict=True):
-            children.wait_ready(child, [identity, *started], self.interruption)
+            children.wait_ready(child, identity, started, self.interruption)
 
-    def _prepare_database(self, taken: set[int], interruption: Interruption) -> str:
-        cluster = self._start_postgres(taken, interruption)
+    def _prepare_database(self, ports: Ports, interruption: Interruption) -> str:
+        cluster = self._start_postgres(ports, interruption)
         self.state.record(cluster.identity)
         url = asyncio.run(database.create(cluster))
         processes.run(
@@ -211,11 +217,11 @@ class Stack:
         asyncio.run(database.forget_what_aws_lost(url))
         return url
 
-    def _start_postgres(self, taken: set[int], interruption: Interruption) -> Cluster:
+    def _start_postgres(self, ports: Ports, interruption: Interruption) -> Cluster:
         server, given = self.postgres(), self.settings.postgres_port
         port = None
         if server.running() is None:
-            port = choose_port("PostgreSQL", given, POSTGRES_PORT, taken)
+            port = ports.choose("PostgreSQL", given, POSTGRES_PORT)
         return server.start(interruption=interruption, port=port, max_connections=_MAX_CONNECTIONS)
 
     def _prepare_aws(self, tools: Path, port: int, interruption: Interruption) -> Resources:
@@ -228,7 +234,7 @@ class Stack:
             services=services,
         )
         self.state.record(identity)
-        url = aws.wait_ready(identity, port, interruption, services)
+        url = aws.wait_ready(identity, interruption, services)
         return init.create(Access(url), with_queues="sqs" in services)
 
     def _keys(self, environment: Mapping[str, str]) -> tuple[str, str]:
@@ -245,7 +251,7 @@ class Stack:
             self.interruption,
         )
 
-    def _children(self, api_port: int, taken: set[int]) -> list[Child]:
+    def _children(self, api_port: int, ports: Ports) -> list[Child]:
         api = {"HAULAGE_API_HOST": LOOPBACK, "HAULAGE_API_PORT": str(api_port)}
         planned = [Child("api", "api", api_port, api)]
         for module, count, first_port in (
@@ -254,7 +260,7 @@ class Stack:
         ):
             for number in range(1, count + 1):
                 name = f"{module}-{number}"
-                port = choose_port(name, None, first_port + number, taken)
+                port = ports.choose(name, None, first_port + number)
                 health = {"HAULAGE_HEALTH_HOST": LOOPBACK, "HAULAGE_HEALTH_PORT": str(port)}
                 planned.append(Child(name, module, port, health))
         return planned

@@ -97,6 +97,7 @@ def _identity(fields: dict[str, object]) -> Identity:
         started_at=float(str(fields["started_at"])),
         command=tuple(str(word) for word in command),
         log=str(fields["log"]),
+        port=int(str(fields.get("port", 0))),
     )
 
 

@@ -65,7 +65,7 @@ def aws(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Access]:
         log=folder / "log",
         end_with_parent=True,
     )
-    url = localstack_aws.wait_ready(identity, port, interruption)
+    url = localstack_aws.wait_ready(identity, interruption)
     yield Access(url)
     localstack_aws.stop(identity)
 

@@ -10,6 +10,7 @@ from functools import cache
 from typing import Any, NamedTuple
 
 import botocore.session
+from botocore.config import Config
 
 BUCKET = "haulage"
 WORK_QUEUE, DEAD_LETTER_QUEUE, EVENTS_QUEUE = "haulage-work", "haulage-work-dlq", "haulage-events"
@@ -51,6 +52,8 @@ def client(service: str, where: Access) -> Any:  # noqa: ANN401 made by botocore
         region_name=where.region,
         aws_access_key_id=where.access_key_id,
         aws_secret_access_key=where.secret_access_key,
+        # A proxy of the environment cannot reach our loopback interface.
+        config=Config(proxies={}),
     )
 
 

@@ -147,7 +147,7 @@ class Stage:
                 end_with_parent=True,
             )
             self._stack.callback(localstack_aws.stop, identity)
-            url = localstack_aws.wait_ready(identity, port, self.interruption)
+            url = localstack_aws.wait_ready(identity, self.interruption)
             self._aws = Access(url), identity.pid
         return self._aws
 

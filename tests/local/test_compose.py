@@ -54,6 +54,15 @@ def test_the_image_does_not_run_as_root() -> None:
     assert users[-1] not in ("root", "0")
 
 
+def test_whom_the_image_runs_as_can_read_what_was_copied() -> None:
+    """The checkout of somebody with a closed umask: COPY keeps its modes."""
+    lines = (FOLDER / "Dockerfile").read_text().splitlines()
+    opened = lines.index('RUN ["chmod", "--recursive", "a+rX", "."]')
+    copied = [number for number, line in enumerate(lines) if line.startswith("COPY ")]
+    (user,) = [number for number, line in enumerate(lines) if line.startswith("USER ")]
+    assert max(copied) < opened < user
+
+
 def test_what_the_image_copies_is_not_ignored() -> None:
     allowed = set(
         re.findall(r"^!(.*)$", (FOLDER / "Dockerfile.dockerignore").read_text(), re.MULTILINE)

@@ -125,6 +125,40 @@ def test_a_command_returns_what_it_printed_or_fails_with_what_it_complained_of(
         run("raise ValueError")
 
 
+LISTENING = """
+import os, signal, socket
+server = socket.create_server(("127.0.0.1", 0))
+print(server.getsockname()[1], flush=True)
+"""
+# A child of it holds the port alone.
+LEAVING_IT_TO_A_CHILD = """
+if os.fork():
+    server.close()
+    print("left", flush=True)
+"""
+
+
+@pytest.mark.parametrize("more", ["", LEAVING_IT_TO_A_CHILD])
+def test_only_who_listens_itself_or_has_a_child_that_does_listens(
+    more: str, tmp_path: Path
+) -> None:
+    identity = start(f"{LISTENING}{more}signal.pause()", tmp_path / "log")
+    stranger = start(POLITE, tmp_path / "other")
+    try:
+        wait_for_text("left" if more else "\n", identity, Interruption())
+        port = int((tmp_path / "log").read_text().split()[0])
+        assert identity.listening_ports() == [port]
+        assert dataclasses.replace(identity, port=port).listens
+        assert not dataclasses.replace(stranger, port=port).listens
+        assert stranger.listens  # nothing is said of where it should
+    finally:
+        started = psutil.Process(identity.pid).children()
+        processes.stop([identity, stranger], grace_seconds=5)
+        for child in started:
+            child.kill()
+    assert not dataclasses.replace(identity, port=port).listens
+
+
 # Its first thread ends, and another holds the port: it shows itself dead, without a command.
 OUTLIVED = """
 import ctypes, socket, threading

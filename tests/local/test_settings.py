@@ -1,5 +1,7 @@
 """Settings, ports, the env file and the record of processes."""
 
+import os
+import re
 import socket
 import subprocess
 import sys
@@ -9,11 +11,12 @@ from pathlib import Path
 
 import pytest
 
-from localstack import env_file, processes
+from infra.settings import Settings
+from localstack import children, env_file, processes
 from localstack.children import check_settings
 from localstack.interruption import Interrupted, Interruption
 from localstack.options import differences
-from localstack.ports import LOOPBACK, PortTakenError, choose_port, free_port
+from localstack.ports import LOOPBACK, Ports, PortTakenError, free_port
 from localstack.processes import Identity, ProcessError
 from localstack.settings import LocalSettings, SettingsError
 from localstack.stack import Stack
@@ -53,14 +56,20 @@ def test_a_taken_port_is_an_error_only_when_it_was_asked_for() -> None:
         other.listen()
         port = other.getsockname()[1]
         with pytest.raises(PortTakenError, match=str(port)):
-            choose_port("the API", port, 1, set())
-        assert choose_port("the API", None, port, set()) != port
+            Ports().choose("the API", port, 1)
+        with Ports() as ports:
+            assert ports.choose("the API", None, port) != port
 
 
-def test_no_port_is_promised_twice() -> None:
-    taken: set[int] = set()
+def test_no_port_is_promised_twice_within_a_stack_or_to_two_that_come_up_at_once() -> None:
     port = free_port()
-    assert len({choose_port("one", None, port, taken) for _ in range(3)}) == 3
+    with Ports() as one, Ports() as other:
+        chosen = [ports.choose("it", None, port) for ports in (one, other, one)]
+        assert len(set(chosen)) == 3
+        with pytest.raises(PortTakenError, match=str(chosen[0])):
+            other.choose("it", chosen[0], 1)
+    with Ports() as later:
+        assert later.choose("it", chosen[0], 1) == chosen[0]
 
 
 def test_the_env_file_is_private_and_a_shell_reads_the_same(tmp_path: Path) -> None:
@@ -221,6 +230,64 @@ def test_a_stack_whose_postgres_died_too_is_all_started_anew(
     with pytest.raises(Interrupted):
         impatient.up(attached=False)
     assert "postgres died: the rest is ended, and all started anew." in capsys.readouterr().out
+
+
+def test_a_stack_of_which_a_stranger_may_answer_is_not_up(
+    stack: Stack, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (api,) = [one for one in stack.state.processes() if one.name == "api"]
+    stack.state.clear()
+    stack.state.record(api)
+    assert stack.is_up()
+    with socket.create_server((LOOPBACK, 0)) as stranger:
+        port = stranger.getsockname()[1]
+        stack.state.record(replace(api, port=port))
+        assert not stack.is_up()
+        impatient = Stack(stack.checkout, stack.settings, Interruption())
+        impatient.interruption.request()
+        with pytest.raises(Interrupted):
+            impatient.up(attached=False)
+    said = capsys.readouterr().out
+    assert f"api does not listen on its port, {port}: the rest is ended" in said
+
+
+def test_every_setting_that_names_a_neighbour_is_the_stacks_own() -> None:
+    bare = {name.removeprefix("HAULAGE_").lower() for name in children.OWN}
+    neighbours = {
+        field for field in Settings.model_fields if re.search("url$|pooler$|bucket$|mode$", field)
+    }
+    assert len(neighbours) > 1
+    assert neighbours <= bare
+
+
+def test_no_process_of_the_stack_is_led_to_another_database_queue_bucket_or_account(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    others = {name: f"postgresql://other/{name}" for name in children.OWN}
+    others |= {"AWS_PROFILE": "other", "AWS_ENDPOINT_URL_SQS": "http://other", "PGHOST": "other"}
+    for name, value in others.items():
+        monkeypatch.setenv(name, value)
+    handed_on = children.inherited()
+    assert not others.keys() & handed_on.keys()
+    settings = Settings.from_environment({**handed_on, "DATABASE_URL": "postgresql://ours/ours"})
+    assert settings.session_url == ("postgresql://ours/ours", "DATABASE_URL")
+
+
+def test_what_does_not_count_is_named_before_anything_starts(tmp_path: Path) -> None:
+    environment = {
+        **os.environ,
+        "HAULAGE_DATABASE_DIRECT_URL": "postgresql://other/direct",
+        "HAULAGE_LOG_LEVEL": "loud",  # it ends here
+    }
+    up = [sys.executable, "-m", "localstack", "up", "--detach"]
+    ended = subprocess.run(
+        up, env=environment, cwd=CHECKOUT, capture_output=True, text=True, check=False
+    )
+    assert ended.returncode == 1
+    assert "Passed over, " in ended.stdout
+    assert "HAULAGE_DATABASE_DIRECT_URL" in ended.stdout
+    assert "Starting" not in ended.stdout
+    assert "HAULAGE_LOG_LEVEL" in ended.stderr
 
 
 # Kinds of somebody else, and what is wrong with them.
