@@ -22,6 +22,8 @@ if TYPE_CHECKING:
 log: structlog.stdlib.BoundLogger = structlog.get_logger(__name__)
 
 _FIRST = UUID(int=0)
+# However many are open, a round ends soon: whoever stops the process, or watches it, waits for it.
+_MOST_AT_ONCE = 20
 
 
 class Redriver:
@@ -42,15 +44,19 @@ class Redriver:
         self._wake = wake
         self._most = most
         self._after = _FIRST
+        # How many came further since the first of them.
+        self._moved = 0
 
     async def once(self) -> int:
-        """Do one batch of each open redrive; return how many of them came further."""
+        """Do one batch of each of some open redrives; 0 once all had their turn in vain."""
         self._bulkhead.begin()
-        moved = 0
-        while (progress := await self._next()) is not None:
-            moved += progress
-        self._after = _FIRST
-        return moved
+        for _ in range(_MOST_AT_ONCE):
+            progress = await self._next()
+            if progress is None:
+                moved, self._moved, self._after = self._moved, 0, _FIRST
+                return moved
+            self._moved += progress
+        return _MOST_AT_ONCE
 
     async def _next(self) -> int | None:
         """Do a batch of the next redrive; say whether it came further, None: there is no next."""

@@ -8,7 +8,10 @@ import math
 from functools import partial
 from typing import TYPE_CHECKING, Any, Protocol
 
+import structlog
+
 from infra.row_by_row import RowByRow, Target
+from schema.errors import Unavailable
 from schema.lifecycle import EntryType
 from schema.message import Message, Trace
 from schema.statements import relay as statements
@@ -22,6 +25,8 @@ if TYPE_CHECKING:
 
     from infra.database import Database
     from infra.settings import Settings
+
+log: structlog.stdlib.BoundLogger = structlog.get_logger(__name__)
 
 # How soon a full window is looked at again: consumers do not say what they claim.
 _WINDOW_PAUSE_SECONDS = 0.05
@@ -76,25 +81,35 @@ class InputSource:
         self.is_full = False
         await self._promoting.fetch(statements.promote_due())
         found: list[Row[Any]] = []
+        failed: Unavailable | None = None
         window = self._settings.relay_window
         for row in await self._database.fetch(statements.find_room(window=window)):
             if not self._is_worth_a_round(row.kind, row.room):
                 self.is_full = True
                 continue
             turn = self._turns.get(row.kind, FIRST_TURN)
-            rows = await self._locking.fetch(
-                statements.lock_ready(
-                    token,
-                    self._settings.relay_lock_seconds,
-                    kind=row.kind,
-                    most=min(row.room, self._settings.relay_batch),
-                    turn=turn,
+            try:
+                rows = await self._locking.fetch(
+                    statements.lock_ready(
+                        token,
+                        self._settings.relay_lock_seconds,
+                        kind=row.kind,
+                        most=min(row.room, self._settings.relay_batch),
+                        turn=turn,
+                    )
                 )
-            )
+            except Unavailable as error:
+                # What was locked of other kinds is sent: else it would wait for its lock to end.
+                failed = error
+                continue
             self._turns[row.kind] = turn.after(rows)
             if len(rows) >= row.room:
                 self._filled[row.kind] = asyncio.get_running_loop().time()
             found += rows
+        if failed is not None:
+            if not found:
+                raise failed
+            log.warning("relay.not_locked", error=str(failed))
         return found
 
     def _is_worth_a_round(self, kind: str, room: int) -> bool:

@@ -212,6 +212,25 @@ async def test_a_redrive_of_a_job_that_is_still_swept_waits_for_the_sweep(
     await platform.check_consistency()
 
 
+async def test_a_round_ends_soon_however_many_redrives_are_open(
+    platform: Platform, database: Database
+) -> None:
+    """Whoever stopped the process waited for all of them, and its loop seemed to be stuck."""
+    for _ in range(25):
+        job_id = await platform.submit(1)
+        await control(platform, cancel_job, job_id)
+        assert (await ask(database, InputChoice(job_id))).deferred
+    one = redriver(database)
+    assert await one.once(), "there are more, to be gone on with"
+    assert await one.once() == 0, "all had their turn, and none came further"
+    await sweep(database)
+    moved = [await one.once() for _ in range(2)]
+    assert moved[1] == 25
+    assert await platform.rows("SELECT count(*) AS many FROM job WHERE status = 'RUNNING'") == [
+        (25,)
+    ]
+
+
 async def test_a_cancel_during_a_redrive_ends_it(platform: Platform, database: Database) -> None:
     """The later decision wins: the next batch must not open the job again."""
     job_id = await failed_job(platform, 1_500, 1_500)
