@@ -44,6 +44,20 @@ log: structlog.stdlib.BoundLogger = structlog.get_logger(__name__)
 _MODULE = "consumer.processors.child"
 _RETIRE_SECONDS = 5.0
 _LAST_WORDS_SECONDS = 1.0
+# What was killed ends at once, but not before it is waited for.
+_COLLECTING_SECONDS = 0.05
+_COLLECTING_TIMES = 20
+
+
+async def _collect_group(group: int) -> None:
+    """Collect what was killed of a group, where it became ours: as in a container, as process 1."""
+    for _ in range(_COLLECTING_TIMES):
+        try:
+            while os.waitpid(-group, os.WNOHANG)[0]:  # noqa: ASYNC222 - it does not wait
+                pass
+        except ChildProcessError:
+            return  # nothing of it is left, or it is another's to collect
+        await asyncio.sleep(_COLLECTING_SECONDS)
 
 
 class Died(Exception):
@@ -87,6 +101,7 @@ class Child:
             await self._process.wait()
             self.kill()
             self._ended.set()
+            await _collect_group(self._process.pid)
             # What it said last is read to the end; a process that fled from its group may keep
             # pipe and socket open, and is not waited for.
             await asyncio.wait({reading}, timeout=_LAST_WORDS_SECONDS)

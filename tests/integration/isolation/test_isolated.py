@@ -1,8 +1,11 @@
 """Each input of an isolated kind harms nobody but itself, whatever it does to its process."""
 
 import asyncio
+import ctypes
 import os
-from collections.abc import Awaitable, Callable, Mapping
+import sys
+from collections.abc import Awaitable, Callable, Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 
 import psutil
@@ -188,6 +191,36 @@ async def test_what_no_child_can_load_keeps_the_consumer_from_starting(
         async with load_runners({kind.name: kind}, resources, asyncio.Event()):
             pass
     assert not children()
+
+
+async def test_what_a_killed_child_leaves_to_process_1_is_collected(resources: Resources) -> None:
+    """In a container the consumer is process 1: each kill left it a dead process for ever."""
+    async with Children(resources.settings) as these:
+        with _as_process_1():
+            outcome = await ask(
+                Isolated(poison.UNLIMITED, these), poison.UNLIMITED, does="leave a process"
+            )
+            assert isinstance(outcome, Failed)
+
+            async def none_is_left() -> bool:
+                statuses = [each.status() for each in psutil.Process().children()]
+                return psutil.STATUS_ZOMBIE not in statuses and not _left_by_poison()
+
+            await eventually(none_is_left)
+
+
+@contextmanager
+def _as_process_1() -> Iterator[None]:
+    """Let orphans become our children, where the system can."""
+    if sys.platform != "linux":
+        yield
+        return
+    c, set_subreaper = ctypes.CDLL(None, use_errno=True), 36
+    assert c.prctl(set_subreaper, 1, 0, 0, 0) == 0
+    try:
+        yield
+    finally:
+        assert c.prctl(set_subreaper, 0, 0, 0, 0) == 0
 
 
 async def test_outcomes_pass_unchanged_between_the_processes(resources: Resources) -> None:
