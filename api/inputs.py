@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 from pydantic import BaseModel, TypeAdapter, ValidationError
 
 from api.problems import MOST_COUNTED
+from schema.stored_models import stored_text
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -145,7 +146,7 @@ def _list_of(model: type[BaseModel]) -> TypeAdapter[list[BaseModel]]:
 def _lines_of(kind: Kind, models: list[BaseModel]) -> str:
     """Give the canonical text of each on a line of its own, which costs least for all at once."""
     if set(map(type, models)) == {kind.input_model}:
-        text = _list_of(kind.input_model).serializer.to_json(models, by_alias=True).decode()
+        text = stored_text(_list_of(kind.input_model).serializer, models)
         lines = text[1:-1].replace("},{", "}\n{")
         # As many lines as braces of either sort: each is an object, and holds no other.
         many = {len(models), lines.count("\n") + 1, lines.count("{"), lines.count("}")}
@@ -155,8 +156,7 @@ def _lines_of(kind: Kind, models: list[BaseModel]) -> str:
 
 
 def _dumped(model: BaseModel) -> str:
-    # What model_dump_json does, without its thirteen arguments.
-    return model.__pydantic_serializer__.to_json(model, by_alias=True).decode()
+    return stored_text(model.__pydantic_serializer__, model)
 
 
 def _identities(kind: Kind, models: list[BaseModel], bodies: list[str]) -> list[object]:

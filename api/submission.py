@@ -14,6 +14,7 @@ from api.inputs import INPUT_DEPTH, Inputs, Limits
 from api.models import JobFields, read_time
 from api.problems import BadFields, Problem, escape, no_line
 from api.strict_json import Source
+from schema.stored_models import stored_text
 
 if TYPE_CHECKING:
     import datetime as dt
@@ -281,4 +282,4 @@ class Document:
             what = f"the options of kind {kind.name}"
             bad.add_validation(error, "/options", document, what=what)
             return None
-        return options.model_dump_json(by_alias=True)
+        return stored_text(options.__pydantic_serializer__, options)
