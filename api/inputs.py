@@ -10,16 +10,18 @@ from typing import TYPE_CHECKING, Any
 from pydantic import BaseModel, TypeAdapter, ValidationError
 
 from api.problems import MOST_COUNTED
-from schema.stored_models import stored_text
+from schema.stored_models import is_repeatable, stored_text
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
+    from hashlib import _Hash
 
     from api.problems import BadFields
     from api.strict_json import Run, Source
     from schema.kinds import Kind
 
 INPUT_DEPTH = 16
+_CANONICAL = json.JSONEncoder(sort_keys=True, separators=(",", ":"))
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,6 +43,8 @@ class Inputs:
     most: int
     input_bytes: int
     by_lines: bool
+    # Learns what was sent, whatever its white space and order of names.
+    digest: _Hash | None = None
     # Whether the kind may still be named, behind the inputs.
     kind_is_guess: bool = False
     many: int = 0
@@ -89,7 +93,7 @@ class Inputs:
     def _accept(self, run: Run) -> str | None:
         """Take a whole run, or nothing of it if anything in it is wrong."""
         kind = self.kind
-        if kind is None or self.many + run.many > self.most:
+        if kind is None or self.many + len(run.documents) > self.most:
             return None
         try:
             models = _list_of(kind.input_model).validate_json(run.array)
@@ -99,8 +103,9 @@ class Inputs:
         same = _identities(kind, models, lines.split("\n"))
         if len(set(same)) < len(same) or not self.seen.keys().isdisjoint(same):
             return None
-        self.seen.update(zip(same, range(self.many, self.many + run.many), strict=True))
-        self.many += run.many
+        self.seen.update(zip(same, range(self.many, self.many + len(same)), strict=True))
+        self.many += len(same)
+        self._note(kind, run.documents, lines)
         return lines
 
     def _read_one(self) -> str:
@@ -134,7 +139,18 @@ class Inputs:
         first = self.seen.setdefault(identity, ordinal)
         if first != ordinal:
             bad.add(pointer, f"inputs {first} and {ordinal} are the same")
+        self._note(kind, [document], body)
         return body
+
+    def _note(self, kind: Kind, documents: list[Any], lines: str) -> None:
+        if self.digest is None:
+            return
+        if is_repeatable(kind.input_model):
+            # It comes of what was sent alone, and is made already.
+            self.digest.update(f"{lines}\n".encode())
+        else:
+            # What follows each other is the same, in however many runs it was read.
+            self.digest.update(f"{_CANONICAL.encode(documents)[1:-1]},".encode())
 
 
 @lru_cache(maxsize=256)

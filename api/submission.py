@@ -19,6 +19,7 @@ from schema.stored_models import stored_text
 if TYPE_CHECKING:
     import datetime as dt
     from collections.abc import Iterator, Mapping
+    from hashlib import _Hash
 
     from schema.kinds import Kind
 
@@ -73,10 +74,7 @@ class Submission:
 
     def asked(self) -> bytes:
         """Give what it asks for beside its inputs, the same for whatever order of names."""
-        asked = self.fields.model_dump(mode="json", exclude={"options", "metadata"})
-        asked["options"] = json.loads(self.options)
-        asked["metadata"] = json.loads(self.metadata)
-        return json.dumps(asked, sort_keys=True).encode()
+        return json.dumps(self.fields.model_dump(mode="json"), sort_keys=True).encode()
 
 
 @dataclass(slots=True)
@@ -91,6 +89,8 @@ class Document:
     limits: Limits
     kind_name: str
     by_lines: bool
+    # Learns what inputs were sent.
+    digest: _Hash | None = None
     bad: BadFields = field(default_factory=BadFields)
     source: Source = field(init=False)
     names: set[str] = field(default_factory=set)
@@ -192,6 +192,7 @@ class Document:
         self.inputs_read_as = self.kind_name
         kind = self.kinds.get(self.kind_name)
         inputs = Inputs(source, kind, self.bad, most, self.limits.input_bytes, by_lines=by_lines)
+        inputs.digest = self.digest
         inputs.kind_is_guess = "kind" not in self.names and not by_lines
         yield from inputs.read()
         self.many_inputs, self.are_unjudged = inputs.many, inputs.are_unjudged

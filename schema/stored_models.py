@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import warnings
-from functools import cache
+from functools import cache, lru_cache
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from pydantic import BaseModel, Secret, SecretBytes, SecretStr, TypeAdapter, ValidationError
@@ -20,6 +20,10 @@ _FIELDS = frozenset({"model-field", "typed-dict-field", "dataclass-field"})
 _OWNERS = frozenset({"model", "dataclass", "typed-dict"})
 # What a node of a core schema holds beside the nodes below it.
 _NO_NODES = frozenset({"computed_fields", "config", "default", "metadata", "serialization"})
+# What these factories make is the same each time.
+_CONTAINERS = (dict, list, tuple)
+# What is written of these has the order in which names were sent, or one of the process's own.
+_WITHOUT_ORDER = frozenset({"any", "dict", "frozenset", "set"})
 
 
 def stored_text(serializer: SchemaSerializer, value: object) -> str:
@@ -47,6 +51,15 @@ def check_model(model: type[BaseModel]) -> None:
             if problem:
                 msg = f"{node.where} {problem}"
                 raise ValueError(msg)
+
+
+@lru_cache(maxsize=256)
+def is_repeatable(model: type[BaseModel]) -> bool:
+    """Say whether the same request makes the same text of it, in any process and order of names.
+
+    Of functions nobody knows, but one that is cached says so itself.
+    """
+    return not any(map(_may_vary, _nodes(TypeAdapter(model).core_schema)))
 
 
 class _Node(NamedTuple):
@@ -171,6 +184,19 @@ def _problem_of_default(node: _Node, definitions: list[Any]) -> str | None:
 def _refuse(constant: str) -> None:
     msg = f"{constant} is not JSON"
     raise ValueError(msg)
+
+
+def _may_vary(node: _Node) -> bool:
+    schema = node.schema
+    if schema["type"] in _WITHOUT_ORDER or schema.get("post_init"):
+        return True
+    if node.config.get("extra_fields_behavior") == "allow":
+        return True
+    if "default_factory" in schema:
+        return schema["default_factory"] not in _CONTAINERS
+    if schema["type"].startswith("function-"):
+        return not hasattr(schema["function"]["function"], "cache_info")
+    return False
 
 
 def _is_mask(serialization: Mapping[str, Any]) -> bool:

@@ -4,10 +4,12 @@ import dataclasses
 import datetime as dt
 import math
 import uuid
+from functools import lru_cache
 from typing import Annotated, Any, NamedTuple
 
 import pytest
 from pydantic import (
+    AfterValidator,
     AliasChoices,
     AliasPath,
     Base64Bytes,
@@ -15,6 +17,7 @@ from pydantic import (
     ConfigDict,
     Field,
     Json,
+    JsonValue,
     PlainSerializer,
     RootModel,
     Secret,
@@ -25,12 +28,13 @@ from pydantic import (
     create_model,
     field_serializer,
     field_validator,
+    model_validator,
 )
 from pydantic_core import core_schema
 
 from schema.export import ExportInput, ExportOptions
 from schema.kinds import JobInput
-from schema.stored_models import check_model, stored_text
+from schema.stored_models import check_model, is_repeatable, stored_text
 
 NO_JSON: Any = object()
 
@@ -75,6 +79,10 @@ class Unread(JobInput):
 class Node(JobInput):
     value: float = math.nan
     below: "Node | None" = None
+
+
+class Open(BaseModel):
+    model_config = ConfigDict(extra="allow")
 
 
 class HidingRoot(RootModel[SecretBytes]):
@@ -204,3 +212,40 @@ def test_what_is_stored_of_a_model_is_read_as_it_was() -> None:
 @pytest.mark.parametrize("sound", [Plain, ExportInput, ExportOptions, JobInput])
 def test_models_with_nothing_unusual_are_sound(sound: type[BaseModel]) -> None:
     check_model(sound)
+    assert is_repeatable(sound) is (sound is not ExportOptions)
+
+
+class Stamped(JobInput):
+    at: str = ""
+
+    @model_validator(mode="before")
+    @classmethod
+    def stamp(cls, document: Any) -> Any:
+        return {"at": str(uuid.uuid4())} | document
+
+
+@lru_cache
+def _even(value: int) -> int:
+    return value
+
+
+@pytest.mark.parametrize(
+    ("varying", "is_so"),
+    [
+        (model(int, 1), False),
+        (model(list[int], Field(default_factory=list)), False),
+        (model(Annotated[int, AfterValidator(_even)]), False),
+        (model(str, Field(default_factory=lambda: "now")), True),
+        (model(set[str]), True),
+        (model(list[frozenset[str]]), True),
+        (model(dict[str, int]), True),
+        (model(JsonValue), True),
+        (model(int, base=Open), True),
+        (model(Annotated[int, AfterValidator(lambda value: value)]), True),
+        (model(list[Stamped]), True),
+    ],
+)
+def test_a_model_repeats_itself_unless_something_in_it_may_vary(
+    varying: type[BaseModel], *, is_so: bool
+) -> None:
+    assert is_repeatable(varying) is not is_so

@@ -5,6 +5,7 @@ from typing import Any
 
 import pytest
 from pydantic import AliasChoices, Field, Json, computed_field
+from sqlalchemy import text
 
 from api.app import build_app
 from consumer.processors.protocol import Work as Given
@@ -95,3 +96,19 @@ async def test_what_was_sent_reaches_the_processor(
         assert options.route == {"a": 1}
         # A default is made once: each attempt sees the same.
         assert (again.body, again.options) == (order, options)
+
+
+@pytest.mark.parametrize("many", [1, 60])
+async def test_a_request_is_the_same_when_its_kind_makes_something_up(
+    api: Api, database: Database, many: int
+) -> None:
+    """The digest was that of what was made of the request: it came again as another one."""
+    async with await api.client() as client:
+        key = {"Idempotency-Key": "k"}
+        answers = [await client.post("/jobs", json=orders(many), headers=key) for _ in range(2)]
+        other = await client.post("/jobs", json=orders(many + 1), headers=key)
+    assert [answer.status_code for answer in answers] == [202, 202]
+    assert answers[1].headers["idempotency-replayed"] == "true"
+    assert other.json()["type"] == "urn:haulage:problem:idempotency-key-reused"
+    (row,) = await database.fetch(text("SELECT count(*) FROM job"))
+    assert row[0] == 1
