@@ -10,15 +10,18 @@ from typing import TYPE_CHECKING, Any
 from pydantic import BaseModel, TypeAdapter, ValidationError
 
 from api.problems import MOST_COUNTED
+from schema.stored_models import is_repeatable, stored_text
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
+    from hashlib import _Hash
 
     from api.problems import BadFields
     from api.strict_json import Run, Source
     from schema.kinds import Kind
 
 INPUT_DEPTH = 16
+_CANONICAL = json.JSONEncoder(sort_keys=True, separators=(",", ":"))
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,6 +43,8 @@ class Inputs:
     most: int
     input_bytes: int
     by_lines: bool
+    # Learns what was sent, whatever its white space and order of names.
+    digest: _Hash | None = None
     # Whether the kind may still be named, behind the inputs.
     kind_is_guess: bool = False
     many: int = 0
@@ -88,7 +93,7 @@ class Inputs:
     def _accept(self, run: Run) -> str | None:
         """Take a whole run, or nothing of it if anything in it is wrong."""
         kind = self.kind
-        if kind is None or self.many + run.many > self.most:
+        if kind is None or self.many + len(run.documents) > self.most:
             return None
         try:
             models = _list_of(kind.input_model).validate_json(run.array)
@@ -98,8 +103,9 @@ class Inputs:
         same = _identities(kind, models, lines.split("\n"))
         if len(set(same)) < len(same) or not self.seen.keys().isdisjoint(same):
             return None
-        self.seen.update(zip(same, range(self.many, self.many + run.many), strict=True))
-        self.many += run.many
+        self.seen.update(zip(same, range(self.many, self.many + len(same)), strict=True))
+        self.many += len(same)
+        self._note(kind, run.documents, lines)
         return lines
 
     def _read_one(self) -> str:
@@ -133,7 +139,18 @@ class Inputs:
         first = self.seen.setdefault(identity, ordinal)
         if first != ordinal:
             bad.add(pointer, f"inputs {first} and {ordinal} are the same")
+        self._note(kind, [document], body)
         return body
+
+    def _note(self, kind: Kind, documents: list[Any], lines: str) -> None:
+        if self.digest is None:
+            return
+        if is_repeatable(kind.input_model):
+            # It comes of what was sent alone, and is made already.
+            self.digest.update(f"{lines}\n".encode())
+        else:
+            # What follows each other is the same, in however many runs it was read.
+            self.digest.update(f"{_CANONICAL.encode(documents)[1:-1]},".encode())
 
 
 @lru_cache(maxsize=256)
@@ -145,7 +162,7 @@ def _list_of(model: type[BaseModel]) -> TypeAdapter[list[BaseModel]]:
 def _lines_of(kind: Kind, models: list[BaseModel]) -> str:
     """Give the canonical text of each on a line of its own, which costs least for all at once."""
     if set(map(type, models)) == {kind.input_model}:
-        text = _list_of(kind.input_model).serializer.to_json(models, by_alias=True).decode()
+        text = stored_text(_list_of(kind.input_model).serializer, models)
         lines = text[1:-1].replace("},{", "}\n{")
         # As many lines as braces of either sort: each is an object, and holds no other.
         many = {len(models), lines.count("\n") + 1, lines.count("{"), lines.count("}")}
@@ -155,8 +172,7 @@ def _lines_of(kind: Kind, models: list[BaseModel]) -> str:
 
 
 def _dumped(model: BaseModel) -> str:
-    # What model_dump_json does, without its thirteen arguments.
-    return model.__pydantic_serializer__.to_json(model, by_alias=True).decode()
+    return stored_text(model.__pydantic_serializer__, model)
 
 
 def _identities(kind: Kind, models: list[BaseModel], bodies: list[str]) -> list[object]:

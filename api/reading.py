@@ -10,7 +10,7 @@ from api.problems import Problem
 from api.submission import Document
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Mapping
 
     from api.inputs import Limits
     from api.submission import Submission
@@ -51,11 +51,11 @@ class Reading:
 
     def _begin(self, kind_name: str) -> None:
         self._body.seek(0)
+        self._digest = hashlib.sha256() if self._digests else None
         self._document = Document(
-            self._body, self._kinds, self._limits, kind_name, by_lines=self._by_lines
+            self._body, self._kinds, self._limits, kind_name, self._by_lines, self._digest
         )
         self._pieces = self._document.read()
-        self._digest = hashlib.sha256()
         self._gathered: list[str] = []
         self._problem: Problem | None = None
         self.has_given = False
@@ -73,7 +73,7 @@ class Reading:
         When it returns, all that was read is sound; ``submission`` is there if that is all.
         """
         many = characters = 0
-        for lines in self._read():
+        for lines in self._pieces:
             self._gathered.append(lines)
             many += lines.count("\n") + 1
             characters += len(lines)
@@ -122,7 +122,6 @@ class Reading:
                 lines = next(self._pieces, "")
                 if not lines:
                     break
-                self._note(lines)
                 pieces.append(lines)
                 characters += len(lines)
         except Problem as problem:
@@ -134,7 +133,7 @@ class Reading:
         """Read what is left; raise what names everything wrong, or ``KindCameLast``."""
         if self._problem is not None:
             raise self._problem
-        for _ in self._read():
+        for _ in self._pieces:
             pass
         if self._document.is_misread:
             raise KindCameLast
@@ -143,17 +142,8 @@ class Reading:
 
     def digest(self) -> bytes:
         """Name the request by what it asks for, whatever its white space and order of names."""
-        assert self._digests, "asked for at the beginning"
+        assert self._digest is not None, "asked for at the beginning"
         assert self.submission is not None, "all is read"
         digest = self._digest.copy()
         digest.update(self.submission.asked())
         return digest.digest()
-
-    def _read(self) -> Iterator[str]:
-        for lines in self._pieces:
-            self._note(lines)
-            yield lines
-
-    def _note(self, lines: str) -> None:
-        if self._digests:
-            self._digest.update(lines.encode() + b"\n")

@@ -133,10 +133,10 @@ _scan_leniently = _scanner(
 
 
 class Run(NamedTuple):
-    """Objects that follow each other: their text as one JSON array, how many, where they end."""
+    """Objects that follow each other: their text as one JSON array, they, and where they end."""
 
     array: str
-    many: int
+    documents: list[Any]
     end: int
 
 
@@ -325,7 +325,7 @@ class Source:
         return self._more and (unterminated or near_the_end)
 
 
-def _run_of(piece: str, depth: int, *, by_lines: bool) -> tuple[str, int] | None:
+def _run_of(piece: str, depth: int, *, by_lines: bool) -> tuple[str, list[Any]] | None:
     """Give a piece of text as the array that it holds the elements of; nothing if it is unusual."""
     if "\\u" in piece and _UNUSUAL.search(piece):
         return None
@@ -347,7 +347,7 @@ def _run_of(piece: str, depth: int, *, by_lines: bool) -> tuple[str, int] | None
         return None
     if by_lines and len(decoded) != lines:
         return None
-    return array, len(decoded)
+    return array, decoded
 
 
 def _where(error: json.JSONDecodeError | StopIteration) -> int:

@@ -14,10 +14,12 @@ from api.inputs import INPUT_DEPTH, Inputs, Limits
 from api.models import JobFields, read_time
 from api.problems import BadFields, Problem, escape, no_line
 from api.strict_json import Source
+from schema.stored_models import stored_text
 
 if TYPE_CHECKING:
     import datetime as dt
     from collections.abc import Iterator, Mapping
+    from hashlib import _Hash
 
     from schema.kinds import Kind
 
@@ -72,10 +74,7 @@ class Submission:
 
     def asked(self) -> bytes:
         """Give what it asks for beside its inputs, the same for whatever order of names."""
-        asked = self.fields.model_dump(mode="json", exclude={"options", "metadata"})
-        asked["options"] = json.loads(self.options)
-        asked["metadata"] = json.loads(self.metadata)
-        return json.dumps(asked, sort_keys=True).encode()
+        return json.dumps(self.fields.model_dump(mode="json"), sort_keys=True).encode()
 
 
 @dataclass(slots=True)
@@ -90,6 +89,8 @@ class Document:
     limits: Limits
     kind_name: str
     by_lines: bool
+    # Learns what inputs were sent.
+    digest: _Hash | None = None
     bad: BadFields = field(default_factory=BadFields)
     source: Source = field(init=False)
     names: set[str] = field(default_factory=set)
@@ -191,6 +192,7 @@ class Document:
         self.inputs_read_as = self.kind_name
         kind = self.kinds.get(self.kind_name)
         inputs = Inputs(source, kind, self.bad, most, self.limits.input_bytes, by_lines=by_lines)
+        inputs.digest = self.digest
         inputs.kind_is_guess = "kind" not in self.names and not by_lines
         yield from inputs.read()
         self.many_inputs, self.are_unjudged = inputs.many, inputs.are_unjudged
@@ -281,4 +283,4 @@ class Document:
             what = f"the options of kind {kind.name}"
             bad.add_validation(error, "/options", document, what=what)
             return None
-        return options.model_dump_json(by_alias=True)
+        return stored_text(options.__pydantic_serializer__, options)

@@ -20,6 +20,7 @@ from schema.limits import (
     MOST_CHUNK_INPUTS,
 )
 from schema.outcome import Backoff
+from schema.stored_models import check_model
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -68,6 +69,7 @@ def load_kinds(setting: str, policies: str = "") -> Mapping[str, Kind]:
             raise Misconfigured(f"HAULAGE_KINDS: {reference} is not a schema.kinds.Kind")
         if kind.name in kinds:
             raise Misconfigured(f"HAULAGE_KINDS: {reference} names kind {kind.name!r} again")
+        _check_models(kind)
         kinds[kind.name] = kind
     for name, policy in _read_policies(policies).items():
         if name not in kinds:
@@ -75,6 +77,15 @@ def load_kinds(setting: str, policies: str = "") -> Mapping[str, Kind]:
             raise Misconfigured(f"HAULAGE_KIND_POLICIES: {name!r} is no kind; there are: {known}")
         kinds[name] = _applied(kinds[name], policy)
     return kinds
+
+
+def _check_models(kind: Kind) -> None:
+    """Refuse models that cannot be stored and described; now all that they refer to is there."""
+    for name, model in (("input_model", kind.input_model), ("options_model", kind.options_model)):
+        try:
+            check_model(model)
+        except ValueError as error:
+            raise Misconfigured(f"HAULAGE_KINDS: kind {kind.name!r}: {name}: {error}") from error
 
 
 def choose_kinds(kinds: Mapping[str, Kind], setting: str) -> Mapping[str, Kind]:

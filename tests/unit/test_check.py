@@ -1,12 +1,14 @@
 """The check of settings refuses what processes refuse, and says which of them do."""
 
 import re
+from typing import Any
 
 import pytest
-from pydantic import BaseModel
+from pydantic_core import core_schema
 
 from infra.check import complaints, main
-from schema.kinds import Kind
+from infra.process import EXIT_MISCONFIGURED
+from schema.kinds import JobInput, Kind
 
 EVERY = ("api", "dispatcher", "consumer")
 COMPLETE = {
@@ -84,7 +86,7 @@ class Careless:
         raise KeyError("TOKEN")
 
 
-KIND = Kind(name="careless", processor="tests.unit.test_check:Careless", input_model=BaseModel)
+KIND = Kind(name="careless", processor="tests.unit.test_check:Careless", input_model=JobInput)
 
 
 def test_whatever_the_check_of_a_kind_raises_is_told_with_its_kind() -> None:
@@ -92,3 +94,29 @@ def test_whatever_the_check_of_a_kind_raises_is_told_with_its_kind() -> None:
     (line,) = complaints(environment, EVERY)
     assert line.startswith("consumer: kind 'careless': tests.unit.test_check:Careless: ")
     assert line.endswith("check_settings: KeyError: 'TOKEN'")
+
+
+class Coded:
+    """A type that only its validator knows."""
+
+    @classmethod
+    def __get_pydantic_core_schema__(cls, *_: Any) -> core_schema.CoreSchema:
+        return core_schema.no_info_plain_validator_function(lambda value: value)
+
+
+class Undescribed(JobInput):
+    code: Coded
+
+
+UNDESCRIBED = Kind("undescribed", Undescribed, "tests.unit.test_check:Careless")
+
+
+def test_a_model_that_the_api_cannot_describe_is_told_to_all(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The check was content, and the API ended with a traceback."""
+    for name, value in (COMPLETE | {"HAULAGE_KINDS": f"{__name__}:UNDESCRIBED"}).items():
+        monkeypatch.setenv(name, value)
+    assert main([]) == EXIT_MISCONFIGURED
+    (line,) = capsys.readouterr().err.splitlines()
+    assert "kind 'undescribed': input_model: Undescribed has no JSON schema" in line

@@ -7,11 +7,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from pydantic import SecretStr
 
 from infra.kinds import choose_kinds, load, load_kinds
 from schema.chunking import ChunkBounds
 from schema.errors import Misconfigured
-from schema.kinds import ConcurrencyBounds, JobInput, Kind
+from schema.kinds import ConcurrencyBounds, JobInput, JobOptions, Kind
 from schema.outcome import Backoff
 
 
@@ -73,6 +74,45 @@ def test_a_module_that_exits_does_not_end_its_process_without_a_word(
     monkeypatch.syspath_prepend(tmp_path)
     with pytest.raises(Misconfigured, match="HAULAGE_KINDS: cannot load .*SystemExit"):
         load(f"{name}:KIND", setting="HAULAGE_KINDS")
+
+
+class Secretive(JobOptions):
+    token: SecretStr
+
+
+class Late(JobInput):
+    at: "Place | None" = None
+
+
+class Undescribed(JobInput):
+    call: Callable[[], None]
+
+
+SECRETIVE = Kind("secretive", JobInput, "nowhere:NOTHING", options_model=Secretive)
+UNDESCRIBED = Kind("undescribed", Undescribed, "nowhere:NOTHING")
+LATE = Kind("late", Late, "nowhere:NOTHING")
+
+
+class Place(JobInput):
+    name: str
+
+
+@pytest.mark.parametrize(
+    ("name", "told"),
+    [
+        ("SECRETIVE", "kind 'secretive': options_model: Secretive.token is a secret"),
+        ("UNDESCRIBED", "kind 'undescribed': input_model: Undescribed has no JSON schema"),
+    ],
+)
+def test_models_that_cannot_be_stored_or_described_are_refused_where_kinds_are_loaded(
+    name: str, told: str
+) -> None:
+    with pytest.raises(Misconfigured, match=f"HAULAGE_KINDS: {told}"):
+        load_kinds(f"{__name__}:{name}")
+
+
+def test_a_model_may_refer_to_one_that_follows_its_kind() -> None:
+    assert "late" in load_kinds(f"{__name__}:LATE")
 
 
 def test_a_consumer_works_on_all_kinds_unless_some_are_chosen() -> None:
