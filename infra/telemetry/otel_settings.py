@@ -204,11 +204,14 @@ def _number(text: str) -> float:
 
 
 def _check_headers(environment: Mapping[str, str], signal: str) -> None:
-    """Refuse headers of which the exporter would leave some out."""
+    """Refuse headers of which the exporter would leave some out, or show one when it fails."""
     for name in (f"OTEL_EXPORTER_OTLP_{signal}_HEADERS", "OTEL_EXPORTER_OTLP_HEADERS"):
         headers = environment.get(name, "").split(",")
         for number, header in enumerate(headers, 1):
-            if header.strip() and not parse_env_headers(header, liberal=True):
+            if not header.strip():
+                continue
+            parsed = parse_env_headers(header, liberal=True)
+            if not parsed or not all(map(str.isprintable, parsed.values())):
                 raise Misconfigured(f"{name}: header {number} of {len(headers)} is not name=value")
 
 

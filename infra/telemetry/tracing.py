@@ -1,4 +1,6 @@
-"""Spans, and the one rule by which they hang together (docs/decisions/one-context-one-parent.md).
+"""Spans, and the one rule by which they hang together.
+
+It is argued for in docs/decisions/what-is-done-for-one-job-is-one-trace.md.
 
 What is done for a job is the child of the span that submitted it. What is done for several jobs
 at once starts a trace of its own and links to each. Every other relation is a link: to what had

@@ -269,7 +269,10 @@ def test_what_can_be_used_or_is_not_used_is_let_pass(environment: dict[str, str]
     OtelSettings.from_environment({"OTEL_EXPORTER_OTLP_ENDPOINT": COLLECTOR} | environment)
 
 
-@pytest.mark.parametrize("header", ["x-team: pa55", "x-team=pa55;word", 'x-key="pa55"', "pa55"])
+@pytest.mark.parametrize(
+    "header",
+    ["x-team: pa55", "x-team=pa55;word", 'x-key="pa55"', "pa55", "x-team=a%0Apa55"],
+)
 def test_a_header_that_would_be_left_out_is_refused_and_not_shown(
     header: str, caplog: pytest.LogCaptureFixture
 ) -> None:
