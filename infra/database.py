@@ -211,12 +211,15 @@ class Database:
     @asynccontextmanager
     async def _checked_out(self, engine: AsyncEngine) -> AsyncIterator[AsyncConnection]:
         asked, was_used_up = time.perf_counter(), self._is_used_up()
-        async with engine.connect() as connection, _kept_whole(connection):
-            while self._is_doubtful(session_of(connection)):
-                await connection.invalidate()
-            await let_plan(session_of(connection), keep_seconds=0.0)
-            self._tell_wait(asked, was_used_up=was_used_up)
-            yield connection
+        while True:
+            async with engine.connect() as connection, _kept_whole(connection):
+                if self._is_doubtful(session_of(connection)):
+                    await connection.invalidate()
+                    continue
+                await let_plan(session_of(connection), keep_seconds=0.0)
+                self._tell_wait(asked, was_used_up=was_used_up)
+                yield connection
+                return
 
     def _is_used_up(self) -> bool:
         pool = self._engine.pool

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from sqlalchemy import TextClause, text
 
-from infra.database import Database
+from infra.database import Database, rows_of
 from infra.settings import Settings
 from infra.wakeup import Listener
 from schema.errors import Unavailable
@@ -136,16 +136,24 @@ async def test_an_outcome_on_a_silent_session_is_committed_within_the_drain(
     assert not await platform.rows("SELECT FROM attempt WHERE error_class = 'WorkerLost'")
 
 
+@pytest.mark.parametrize("way", ["statement", "unit"])
 async def test_after_a_silence_no_session_from_before_is_used(
-    proxied: Database, postgres_proxy: TcpProxy
+    proxied: Database, postgres_proxy: TcpProxy, way: str
 ) -> None:
     """One after the other would be silent for as long."""
     nap = text("SELECT pg_sleep(0.2)")
-    await asyncio.gather(*[proxied.fetch(nap) for _ in range(4)])
+
+    async def ask() -> None:
+        if way == "unit":
+            await proxied.run(lambda connection: rows_of(connection, nap))
+        else:
+            await proxied.fetch(nap)
+
+    await asyncio.gather(*[ask() for _ in range(4)])
     postgres_proxy.leave_half_open()
     with pytest.raises(Unavailable, match="did not answer within"):
-        await proxied.answered_within(0.2, proxied.ping())
-    await asyncio.gather(*[proxied.answered_within(5, proxied.fetch(nap)) for _ in range(4)])
+        await proxied.answered_within(0.2, ask())
+    await asyncio.gather(*[proxied.answered_within(5, ask()) for _ in range(4)])
 
 
 class Frozen(Database):
