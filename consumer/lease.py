@@ -226,6 +226,7 @@ class Leases:
         self._lose([lease for lease in self._held.values() if lease.expires_at <= asked_at])
         leases = [lease for lease in self._held.values() if lease.expires_at > asked_at]
         if not leases:
+            self._is_urgent = False
             return
         try:
             rows, left = await self._database.answered_within(

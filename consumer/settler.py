@@ -184,6 +184,7 @@ class Settler:
         failures = 0
         said = ""
         while True:
+            is_last = self.given_up.is_set()
             try:
                 await self._record(batch, lock_seconds)
             except Exception as error:
@@ -192,7 +193,7 @@ class Settler:
                 if not isinstance(error, Unavailable) and said != first_line(error):
                     said = first_line(error)
                     log.exception("settle.failed", inputs=len(batch))
-                if self.given_up.is_set():
+                if is_last:
                     self._lose(batch)
                     return None
                 failures += 1

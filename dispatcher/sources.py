@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 import structlog
 
+from infra.patience import commit_seconds
 from infra.row_by_row import RowByRow, Target
 from schema.errors import Unavailable
 from schema.lifecycle import EntryType
@@ -72,6 +73,8 @@ class InputSource:
         self._locking = RowByRow(database, doing="lock for sending")
         self._marking = RowByRow(database, doing="mark as sent")
         self._settings = settings
+        self._patience_seconds = commit_seconds(lease_seconds=settings.relay_lock_seconds)
+        self._is_told = False
         self._turns: dict[str, Turn] = {}
         # When the window of a kind was filled last, by the clock of the loop.
         self._filled: dict[str, float] = {}
@@ -88,20 +91,21 @@ class InputSource:
                 self.is_full = True
                 continue
             turn = self._turns.get(row.kind, FIRST_TURN)
-            try:
-                rows = await self._locking.fetch(
-                    statements.lock_ready(
-                        token,
-                        self._settings.relay_lock_seconds,
-                        kind=row.kind,
-                        most=min(row.room, self._settings.relay_batch),
-                        turn=turn,
-                    )
+            locking = self._locking.fetch(
+                statements.lock_ready(
+                    token,
+                    self._settings.relay_lock_seconds,
+                    kind=row.kind,
+                    most=min(row.room, self._settings.relay_batch),
+                    turn=turn,
                 )
+            )
+            try:
+                rows = await self._database.answered_within(self._patience_seconds, locking)
             except Unavailable as error:
-                # What was locked of other kinds is sent: else it would wait for its lock to end.
+                # What was locked before is sent, while the lock lasts; it would wait for its end.
                 failed = error
-                continue
+                break
             self._turns[row.kind] = turn.after(rows)
             if len(rows) >= row.room:
                 self._filled[row.kind] = asyncio.get_running_loop().time()
@@ -109,7 +113,9 @@ class InputSource:
         if failed is not None:
             if not found:
                 raise failed
-            log.warning("relay.not_locked", error=str(failed))
+            if not self._is_told:
+                log.warning("relay.not_locked", error=str(failed))
+        self._is_told = failed is not None
         return found
 
     def _is_worth_a_round(self, kind: str, room: int) -> bool:

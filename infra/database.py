@@ -218,7 +218,11 @@ class Database:
                     continue
                 await let_plan(session_of(connection), keep_seconds=0.0)
                 self._tell_wait(asked, was_used_up=was_used_up)
-                yield connection
+                try:
+                    yield connection
+                except TimeoutError:
+                    self._doubted_at = time.monotonic()
+                    raise
                 return
 
     def _is_used_up(self) -> bool:

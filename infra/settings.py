@@ -33,9 +33,9 @@ _NEAR = 0.85
 # Kubernetes tells every pod of services, in variables that begin with their names: one that is
 # called haulage-api would be taken for settings.
 _SERVICE_NAME = re.compile(
-    r"HAULAGE_(\w+_)?(SERVICE_(HOST|PORT)(_\w+)?|PORT(_\d+_(TCP|UDP|SCTP)(_(PROTO|PORT|ADDR))?)?)"
+    r"HAULAGE_(\w+_)?(SERVICE_(HOST|PORT)(_\w+)?|PORT_\d+_(TCP|UDP|SCTP)(_(PROTO|PORT|ADDR))?)"
 )
-_SERVICE_VALUE = re.compile(r"(tcp|udp|sctp)://\S+|[\d.:a-f]+|(tcp|udp|sctp)")
+_SERVICE_VALUE = re.compile(r"(tcp|udp|sctp)://\S+")
 _QUEUE_URL = re.compile(r"https?://[^/\s?#]+/[^\s?#]+")
 
 
@@ -316,9 +316,8 @@ def _without_services(environment: Mapping[str, str], fields: Container[str]) ->
         name: value
         for name, value in environment.items()
         if not (
-            _SERVICE_NAME.fullmatch(name)
-            and _SERVICE_VALUE.fullmatch(value)
-            and (name not in fields or "://" in value)
+            (name not in fields and _SERVICE_NAME.fullmatch(name))
+            or (name.endswith("_PORT") and _SERVICE_VALUE.fullmatch(value))
         )
     }
 

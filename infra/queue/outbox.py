@@ -84,9 +84,8 @@ class OutboxQueue:
                 self._woken.clear()
                 if claims := await self._claim_now(most, unwanted):
                     return claims
-            rows = await self._database.fetch(
-                next_ready(kinds=self._wanted(unwanted), shunned=self._shunned(unwanted))
-            )
+            look = next_ready(kinds=self._wanted(unwanted), shunned=self._shunned(unwanted))
+            rows = await self.claiming.answered(self._database.fetch(look))
             dues = [float(row.seconds) for row in rows]
             if self._may_be_ready or all(due_seconds > 0 for due_seconds in dues):
                 rest = self._pauses.seconds(dues)
@@ -128,15 +127,14 @@ class OutboxQueue:
 
         What a claim makes ready beside may be at fault as well.
         """
-        await self._rows.fetch(promote_due())
-        ready = await self._database.fetch(
-            ready_in_turn(
-                kinds=self._wanted(unwanted),
-                most=most,
-                turn=self._turn,
-                shunned=self._shunned(unwanted),
-            )
+        await self.claiming.answered(self._rows.fetch(promote_due()))
+        look = ready_in_turn(
+            kinds=self._wanted(unwanted),
+            most=most,
+            turn=self._turn,
+            shunned=self._shunned(unwanted),
         )
+        ready = await self.claiming.answered(self._database.fetch(look))
         self._turn = self._turn.after(ready)
         jobs = {row.id: row.job_id for row in ready}
         claimed = await claim_singly(

@@ -15,7 +15,7 @@ import structlog
 from infra.clients import speaking_plainly
 from infra.patience import lock_seconds
 from infra.queue.claiming import Claiming
-from infra.queue.limits import BATCH_LIMIT
+from infra.queue.limits import BATCH_LIMIT, left_seconds
 from infra.queue.protocol import NOTHING, Claim, Unwanted
 from infra.queue.receipts import Delivery, Receipts
 from infra.queue.received import Polled, Received, received
@@ -43,11 +43,8 @@ log: structlog.stdlib.BoundLogger = structlog.get_logger(__name__)
 _PACE_CAP_SECONDS = 2.0
 # How long it takes another consumer to start a job grows with what it claims of it.
 _STARTING_SECONDS = (0.01, 0.02, 0.04, 0.08, 0.16)
-# Others may take them; those that nobody wants now must not go round and round. Nor may they come
-# so often that SQS gives them up: at a thousand receives that takes days, not an hour.
+# Others may take them; those that nobody wants now must not go round and round.
 _UNWANTED_SECONDS = 5
-_LEFT_TO_OTHERS_CAP_SECONDS = 320
-_LEFT_TO_OTHERS_DOUBLINGS = 10
 
 
 class SqsQueue:
@@ -163,7 +160,7 @@ class SqsQueue:
                     if claims or not await self._are_being_started(polled.wanted(unwanted.jobs)):
                         break
                     await asyncio.sleep(seconds)
-                    claims = await self._claim(polled, unwanted)
+                    claims = await self._claim(polled, unwanted, waits=False)
             except HaulageError:
                 # The messages come back at once; what was claimed all the same is found again.
                 await self._receipts.hide([(delivery, 0) for delivery in deliveries.values()])
@@ -171,14 +168,16 @@ class SqsQueue:
             span.set_attribute(names.DUPLICATES, len(deliveries))
         return claims
 
-    async def _are_being_started(self, wanted: Collection[int]) -> bool:
+    async def _are_being_started(self, wanted: Mapping[int, UUID]) -> bool:
         """Say whether any is still to be claimed: another consumer has the row of its new job."""
         if not wanted:
             return False
-        look = self._database.fetch(list_claimable(wanted))
+        look = self._database.fetch(list_claimable(wanted, kinds=self._kinds))
         return bool(await self.claiming.answered(look))
 
-    async def _claim(self, polled: Polled, unwanted: Unwanted) -> Sequence[Claim]:
+    async def _claim(
+        self, polled: Polled, unwanted: Unwanted, *, waits: bool = True
+    ) -> Sequence[Claim]:
         """Claim what the messages point at, and take these messages out of ``deliveries``.
 
         Those of shunned jobs stay there: they go back to Postgres, to be sent after a moment.
@@ -188,25 +187,27 @@ class SqsQueue:
         if not wanted:
             return ()
         asked_at = time.monotonic()
-        rows, unclaimable = await self._claim_rows(wanted)
+        rows, unclaimable = await self._claim_rows(wanted, waits=waits)
         claims = [Claim.from_row(row, asked_at) for row in rows]
         for claim in claims:
             self._held[_key(claim)] = deliveries.pop(claim.entry_id)
         polled.unwanted += [deliveries.pop(entry_id) for entry_id in unclaimable]
         return claims
 
-    async def _claim_rows(self, wanted: Mapping[int, UUID]) -> Singly:
+    async def _claim_rows(self, wanted: Mapping[int, UUID], *, waits: bool) -> Singly:
         """Claim entries by their ids; one that somebody holds costs the others a moment."""
         try:
-            return Singly(await self._claim_together(wanted), ())
+            return Singly(await self._claim_together(wanted, waits=waits), ())
         except Exception as error:
             if not is_of_a_row(error):
                 raise
         return await claim_singly(
-            wanted, lambda entry_id: self._claim_together({entry_id: wanted[entry_id]})
+            wanted, lambda entry_id: self._claim_together({entry_id: wanted[entry_id]}, waits=waits)
         )
 
-    async def _claim_together(self, wanted: Mapping[int, UUID]) -> Sequence[Row[Any]]:
+    async def _claim_together(
+        self, wanted: Mapping[int, UUID], *, waits: bool
+    ) -> Sequence[Row[Any]]:
         claim = partial(
             claim_by_id,
             self._worker,
@@ -217,7 +218,8 @@ class SqsQueue:
             lock_seconds=self._lock_seconds,
         )
         try:
-            return await self.claiming.fetch(claim())
+            if waits:
+                return await self.claiming.fetch(claim())
         except HaulageError as error:
             if not is_lock_timeout(error):
                 raise
@@ -291,7 +293,7 @@ class SqsQueue:
     async def _leave_to_others(self, deliveries: Sequence[Delivery], seconds: int) -> None:
         """Hide messages for so long, and for twice as long each time that one comes again."""
         await self._receipts.hide(
-            [(each, _doubled(seconds, each.receive_count)) for each in deliveries]
+            [(each, left_seconds(seconds, each.receive_count)) for each in deliveries]
         )
 
     async def _let_go(self, deliveries: dict[int, Delivery], unwanted: Unwanted) -> None:
@@ -382,11 +384,6 @@ class SqsQueue:
 
 def _key(claim: Claim) -> tuple[int, int]:
     return claim.entry_id, claim.epoch
-
-
-def _doubled(seconds: int, receive_count: int) -> int:
-    doublings = min(max(receive_count - 1, 0), _LEFT_TO_OTHERS_DOUBLINGS)
-    return min(seconds << doublings, max(seconds, _LEFT_TO_OTHERS_CAP_SECONDS))
 
 
 def _tell_not_judged(error: Exception, messages: int) -> None:

@@ -24,7 +24,7 @@ from schema.statements.turns import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Sequence
+    from collections.abc import Collection, Mapping, Sequence
     from uuid import UUID
 
     from sqlalchemy.sql.elements import TextClause
@@ -90,23 +90,22 @@ FROM outbox o JOIN picked p ON p.id = o.id ORDER BY {IN_TURN}"""
 # it is writing that down this moment, or another consumer claims, wait: what is skipped here
 # would look as if there were nothing left to do. Whoever holds an entry for longer is passed over
 # the next time. Only for the row of a job that has not started nobody waits, as in every claim.
+_NAMED = """o.id = ANY(CAST(:entry_ids AS bigint[]))
+      AND (CAST(:job_ids AS uuid[]) IS NULL OR o.job_id = ANY(CAST(:job_ids AS uuid[])))
+      AND (CAST(:kinds AS text[]) IS NULL OR o.kind = ANY(CAST(:kinds AS text[])))
+      AND o.state IN ('PENDING', 'SENT') AND o.type = 'inputs'"""
 _TARGET_BY_ID = f"""
 WITH target AS MATERIALIZED (
     SELECT o.id, extract(epoch FROM now() - o.available_at) * 1000 AS waited_ms,
            CAST(:worker AS text) AS holder, o.sent_at AS was_sent_at
     FROM outbox o
-    WHERE o.id = ANY(CAST(:entry_ids AS bigint[]))
-      AND (CAST(:job_ids AS uuid[]) IS NULL OR o.job_id = ANY(CAST(:job_ids AS uuid[])))
-      AND (CAST(:kinds AS text[]) IS NULL OR o.kind = ANY(CAST(:kinds AS text[])))
-      AND o.state IN ('PENDING', 'SENT')
-      AND o.type = 'inputs' AND o.available_at <= now() AND {CLAIMABLE}
+    WHERE {_NAMED} AND o.available_at <= now() AND {CLAIMABLE}
       AND {BRIEFLY}
     ORDER BY o.id
     FOR UPDATE OF o"""
 _CLAIMABLE = sa.text(f"""
 SELECT o.id FROM outbox o
-WHERE o.id = ANY(CAST(:entry_ids AS bigint[])) AND o.state IN ('PENDING', 'SENT')
-  AND o.type = 'inputs' AND o.available_at <= now() AND {RUNNABLE}
+WHERE {_NAMED} AND o.available_at <= now() AND {RUNNABLE}
 """)
 _BY_ID = sa.text(_TARGET_BY_ID + _TAKE + _HAND_OVER)
 _FREE_BY_ID = sa.text(_TARGET_BY_ID + " SKIP LOCKED" + _TAKE + _HAND_OVER)
@@ -315,9 +314,14 @@ def claim_by_id(
     return Bound(_BY_ID if waits else _FREE_BY_ID, values, A_MOMENT)
 
 
-def list_claimable(entry_ids: Collection[int]) -> Bound:
+def list_claimable(wanted: Mapping[int, UUID], *, kinds: Collection[str]) -> Bound:
     """Give those that ``claim_by_id`` would take, whoever has a row of theirs now: rows of (id)."""
-    return Bound(_CLAIMABLE, {"entry_ids": list(entry_ids)}, A_MOMENT)
+    values = {
+        "entry_ids": list(wanted),
+        "job_ids": list(wanted.values()),
+        "kinds": list(kinds),
+    }
+    return Bound(_CLAIMABLE, values, A_MOMENT)
 
 
 def take_over_lapsed(lease_seconds: float, *, most: int) -> Batch:

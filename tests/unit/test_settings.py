@@ -79,6 +79,8 @@ def test_what_kubernetes_tells_of_its_services_is_no_setting(service: str) -> No
     assert Settings.from_environment(given | told) == with_(health_port="9000")
     with pytest.raises(Misconfigured, match="HAULAGE_API_PORT"):
         Settings.from_environment({"DATABASE_URL": "postgresql://h/n", "HAULAGE_API_PORT": "x"})
+    with pytest.raises(Misconfigured, match="the nearest is HAULAGE_HEALTH_PORT"):
+        with_(healt_port="9000")
 
 
 @pytest.mark.parametrize("name", sorted(Settings.model_fields.keys() - {"database_url"}))
