@@ -1,6 +1,7 @@
 """``python -m api.story``: tell what happened to a job, an input or a correlation id, and when.
 
-It only reads the database. Exit code 0: told; 1: there is no such thing; 2: it cannot tell.
+It only reads the database. Exit code 0: told; 1: there is no such thing; 2: it cannot tell; 3: the
+database is away.
 """
 
 from __future__ import annotations

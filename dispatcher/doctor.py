@@ -1,7 +1,7 @@
 """``python -m dispatcher.doctor``: prove the invariants on a live database, in one snapshot.
 
 It only reads, and running work causes no false alarm. Exit code 0: healthy; 1: problems found;
-2: it cannot tell, because the database is away or the settings are wrong.
+2: it cannot tell, because there is no such job or the settings are wrong; 3: the database is away.
 """
 
 from __future__ import annotations

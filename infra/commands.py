@@ -24,7 +24,8 @@ def exit_code_of(main: Callable[[], int]) -> int | str | None:
             code: int | str | None = main()
         except SystemExit as ended:  # argparse's, after its help
             code = ended.code
-        sys.stdout.flush()
+        if sys.stdout is not None:  # closed by the shell
+            sys.stdout.flush()
     except BrokenPipeError:
         unread = _unread()
         if not unread:
@@ -40,7 +41,8 @@ def exit_code_of(main: Callable[[], int]) -> int | str | None:
 def _unread() -> list[int]:
     """Give those of standard output and error that nobody reads any more."""
     poller = select.poll()
-    for stream in (sys.stdout, sys.stderr):
-        poller.register(stream, 0)
+    for stream in filter(None, (sys.stdout, sys.stderr)):
+        # Not every system tells of an end to who asked for nothing.
+        poller.register(stream, select.POLLOUT)
     gone = select.POLLERR | select.POLLHUP
     return [descriptor for descriptor, event in poller.poll(0) if event & gone]

@@ -188,7 +188,9 @@ def _refuse(constant: str) -> None:
 
 def _may_vary(node: _Node) -> bool:
     schema = node.schema
-    if schema["type"] in _WITHOUT_ORDER or schema.get("post_init"):
+    if schema["type"] in _WITHOUT_ORDER or schema.get("post_init") or schema.get("custom_init"):
+        return True
+    if schema.get("serialization", {}).get("type", "").startswith("function-"):
         return True
     if node.config.get("extra_fields_behavior") == "allow":
         return True

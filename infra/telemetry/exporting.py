@@ -136,7 +136,10 @@ class _Told:
             try:
                 result = export()
             except Exception as error:  # noqa: BLE001 - lost, like all that cannot be sent
-                reasons.append(f"{type(error).__name__}: {error}")
+                name = type(error).__name__
+                # These repeat what was wrong, which may be the key in a header.
+                is_shown = not isinstance(error, ValueError | TypeError)
+                reasons.append(f"{name}: {error}" if is_shown else name)
                 result = failure
         self._ended(ok=result is success, reasons=reasons)
         return result

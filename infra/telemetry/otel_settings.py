@@ -8,6 +8,7 @@ from __future__ import annotations
 import logging
 import math
 import os
+import re
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal, Self, cast
@@ -23,6 +24,7 @@ if TYPE_CHECKING:
 Protocol = Literal["http/protobuf", "grpc"]
 # It writes the headers that it cannot read, and they hold keys.
 logging.getLogger("opentelemetry.util.re").disabled = True
+_HEADER_NAME = re.compile(r"[a-z0-9_.-]+")
 _PROTOCOLS = ("http/protobuf", "grpc")
 _RATIO_SAMPLERS = ("traceidratio", "parentbased_traceidratio")
 _SAMPLERS = (
@@ -211,8 +213,17 @@ def _check_headers(environment: Mapping[str, str], signal: str) -> None:
             if not header.strip():
                 continue
             parsed = parse_env_headers(header, liberal=True)
-            if not parsed or not all(map(str.isprintable, parsed.values())):
-                raise Misconfigured(f"{name}: header {number} of {len(headers)} is not name=value")
+            if not parsed or not all(map(_is_plain, parsed.items())):
+                raise Misconfigured(
+                    f"{name}: header {number} of {len(headers)} is not name=value, with a name of"
+                    " a-z, 0-9, -, _ and ., and a value that is printable ASCII"
+                )
+
+
+def _is_plain(header: tuple[str, str]) -> bool:
+    """Say whether a header may be sent over HTTP and gRPC alike, which show what they refuse."""
+    name, value = header
+    return bool(_HEADER_NAME.fullmatch(name)) and value.isascii() and value.isprintable()
 
 
 def _setting(environment: Mapping[str, str], signal: str, name: str) -> str:

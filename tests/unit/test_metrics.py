@@ -271,7 +271,15 @@ def test_what_can_be_used_or_is_not_used_is_let_pass(environment: dict[str, str]
 
 @pytest.mark.parametrize(
     "header",
-    ["x-team: pa55", "x-team=pa55;word", 'x-key="pa55"', "pa55", "x-team=a%0Apa55"],
+    [
+        "x-team: pa55",
+        "x-team=pa55;word",
+        'x-key="pa55"',
+        "pa55",
+        "x-team=a%0Apa55",
+        "'x-key=pa55",
+        "x-key=pa55%C3%A9",
+    ],
 )
 def test_a_header_that_would_be_left_out_is_refused_and_not_shown(
     header: str, caplog: pytest.LogCaptureFixture
