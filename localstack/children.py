@@ -105,7 +105,7 @@ def check_settings(mode: Mode, checkout: Path, interruption: Interruption) -> No
     """
     access = Access("http://127.0.0.1")
     queue_url = f"{access.endpoint_url}/000000000000/any"
-    queues = Resources(queue_url, queue_url)
+    queues = Resources(queue_url, f"{queue_url}-events")
     given = connections(
         mode,
         "postgresql://127.0.0.1/haulage",

@@ -130,8 +130,8 @@ _LAPSED = entry_forms(
 # The messages of these entries are about to be deleted: what still is to be claimed must be sent
 # again, or it would wait for a message that is gone. The relay's lock goes, too, lest it writes
 # down as sent what was sent before. It is sent after a moment: what kept it from being claimed,
-# such as the row of its job in other hands, may last, and a message would come at once again. What
-# is being repaired is sent anew afterwards, whoever repairs it in the end.
+# such as the row of its job in other hands, may last, and a message would come at once again. A
+# repair takes moments, however long the reaper may take for it.
 _LET_GO = sa.text(
     f"""
 WITH free AS MATERIALIZED (
@@ -146,9 +146,10 @@ WITH free AS MATERIALIZED (
         available_at = greatest(o.available_at, now() + interval '2 seconds'), deferred = true
     FROM free WHERE o.id = free.id
 )
-SELECT id, epoch, greatest(0, extract(epoch FROM locked_until - now())) AS lease_seconds
+SELECT id, epoch,
+       CASE WHEN starts_with(locked_by, '{REPAIRING}') THEN 0
+            ELSE greatest(0, extract(epoch FROM locked_until - now())) END AS lease_seconds
 FROM outbox WHERE id = ANY(CAST(:entry_ids AS bigint[])) AND state = 'CLAIMED'
-  AND NOT starts_with(locked_by, '{REPAIRING}')
 """
 )
 
@@ -335,7 +336,7 @@ def take_over_lapsed(lease_seconds: float, *, most: int) -> Batch:
 def let_go_of_entries(entry_ids: Sequence[int], *, lock_seconds: float | None = None) -> Bound:
     """Let those be sent anew that nobody claimed, for messages that are deleted afterwards.
 
-    Rows of those in a consumer's hand: (id, epoch, lease_seconds).
+    Rows of those in hand: (id, epoch, lease_seconds), which is 0 for what is being repaired.
     """
     values = {"entry_ids": list(entry_ids), "lock_timeout": lock_timeout(lock_seconds)}
     return Bound(_LET_GO, values, A_MOMENT)
