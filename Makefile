@@ -7,9 +7,10 @@ MAKEFLAGS += --no-builtin-rules
 
 python := .venv/bin/python
 local = $(python) -m localstack
+# 141: nobody reads on, as behind `head`.
+unread = || { code=$$?; [ $$code -eq 141 ] || exit $$code; }
 
 # Whoever names no database means that of the local stack; exit code 3: it could not be asked.
-# 141: nobody reads on.
 find_database = given=$$DATABASE_URL; [ -n "$$given" ] || [ ! -f .local/env ] || . .local/env;
 tell_of_stack = || { code=$$?; [ $$code -ne 141 ] || exit 0; [ $$code -ne 3 ] || [ -n "$$given" ] || \
 	echo 'This is about the local stack: `make status` says whether it runs, `make up` starts it.' >&2; \
@@ -48,7 +49,7 @@ reset: .venv/complete ## Stop the stack and remove its data; installed tools sta
 	@$(local) reset
 
 status: .venv/complete ## Say what runs, where, and since when
-	@$(local) status
+	@$(local) status $(unread)
 
 logs: .venv/complete ## Follow the logs of every process
 	@$(local) logs
@@ -57,7 +58,7 @@ psql: .venv/complete ## Open a console on the database, started for it if need b
 	@$(local) psql
 
 sql: .venv/complete ## Run one statement: make sql Q="select 1"
-	@$(local) sql "$${Q:?say what to run: make sql Q=\"select 1\"}"
+	@$(local) sql "$${Q:?say what to run: make sql Q=\"select 1\"}" $(unread)
 # The override keeps dollar signs as they were typed; they are SQL here, not make.
 sql: override export Q := $(value Q)
 
@@ -70,8 +71,10 @@ story: .venv/complete ## Tell what happened, there or in the local stack (JOB=ke
 	@$(find_database) $(python) -m api.story $(if $(INPUT),--input $(INPUT)) -- "$${JOB:-$${ID:?say of what: JOB=key or ID=correlation id}}" $(tell_of_stack)
 
 .PHONY: test check lint mypy pyright fmt bench bench-grown soak
+# One more than there are cores: many tests wait.
+workers = $$(( $$(getconf _NPROCESSORS_ONLN) + 1 ))
 test: .venv/complete ## Run every test, on up to four cores
-	$(python) -m pytest --numprocesses logical --maxprocesses 4 --dist worksteal
+	$(python) -m pytest --numprocesses $(workers) --maxprocesses 5 --dist worksteal
 
 check: lint mypy pyright ## Lint, format, types and import directions, as CI does
 

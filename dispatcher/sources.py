@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 import structlog
 
-from infra.patience import commit_seconds
 from infra.row_by_row import RowByRow, Target
 from schema.errors import Unavailable
 from schema.lifecycle import EntryType
@@ -73,8 +72,8 @@ class InputSource:
         self._locking = RowByRow(database, doing="lock for sending")
         self._marking = RowByRow(database, doing="mark as sent")
         self._settings = settings
-        self._patience_seconds = commit_seconds(lease_seconds=settings.relay_lock_seconds)
-        self._is_told = False
+        # Kinds that could not be locked in time, and until when they are passed over.
+        self._resting: dict[str, float] = {}
         self._turns: dict[str, Turn] = {}
         # When the window of a kind was filled last, by the clock of the loop.
         self._filled: dict[str, float] = {}
@@ -84,38 +83,37 @@ class InputSource:
         self.is_full = False
         await self._promoting.fetch(statements.promote_due())
         found: list[Row[Any]] = []
-        failed: Unavailable | None = None
+        clock = asyncio.get_running_loop().time
         window = self._settings.relay_window
         for row in await self._database.fetch(statements.find_room(window=window)):
+            if self._resting.get(row.kind, -math.inf) > clock():
+                continue
             if not self._is_worth_a_round(row.kind, row.room):
                 self.is_full = True
                 continue
             turn = self._turns.get(row.kind, FIRST_TURN)
-            locking = self._locking.fetch(
-                statements.lock_ready(
-                    token,
-                    self._settings.relay_lock_seconds,
-                    kind=row.kind,
-                    most=min(row.room, self._settings.relay_batch),
-                    turn=turn,
-                )
-            )
             try:
-                rows = await self._database.answered_within(self._patience_seconds, locking)
+                rows = await self._locking.fetch(
+                    statements.lock_ready(
+                        token,
+                        self._settings.relay_lock_seconds,
+                        kind=row.kind,
+                        most=min(row.room, self._settings.relay_batch),
+                        turn=turn,
+                    )
+                )
             except Unavailable as error:
-                # What was locked before is sent, while the lock lasts; it would wait for its end.
-                failed = error
+                # The next rounds go on without this kind. What was locked before is sent, or it
+                # would wait for its lock to end.
+                self._resting[row.kind] = clock() + self._settings.relay_lock_seconds
+                if not found:
+                    raise
+                log.warning("relay.not_locked", kind=row.kind, error=str(error))
                 break
             self._turns[row.kind] = turn.after(rows)
             if len(rows) >= row.room:
                 self._filled[row.kind] = asyncio.get_running_loop().time()
             found += rows
-        if failed is not None:
-            if not found:
-                raise failed
-            if not self._is_told:
-                log.warning("relay.not_locked", error=str(failed))
-        self._is_told = failed is not None
         return found
 
     def _is_worth_a_round(self, kind: str, room: int) -> bool:

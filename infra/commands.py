@@ -6,6 +6,7 @@ import os
 import select
 import signal
 import sys
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -19,13 +20,14 @@ def exit_code_of(main: Callable[[], int]) -> int | str | None:
 
     The signal itself stays ignored: it would end us for a database that hangs up, too.
     """
+    if sys.stdout is None:  # closed by the shell
+        sys.stdout = Path(os.devnull).open("w")  # noqa: SIM115 - as long as the process lasts
     try:
         try:
             code: int | str | None = main()
         except SystemExit as ended:  # argparse's, after its help
             code = ended.code
-        if sys.stdout is not None:  # closed by the shell
-            sys.stdout.flush()
+        sys.stdout.flush()
     except BrokenPipeError:
         unread = _unread()
         if not unread:

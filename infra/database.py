@@ -216,9 +216,9 @@ class Database:
                 if self._is_doubtful(session_of(connection)):
                     await connection.invalidate()
                     continue
-                await let_plan(session_of(connection), keep_seconds=0.0)
-                self._tell_wait(asked, was_used_up=was_used_up)
                 try:
+                    await let_plan(session_of(connection), keep_seconds=0.0)
+                    self._tell_wait(asked, was_used_up=was_used_up)
                     yield connection
                 except TimeoutError:
                     self._doubted_at = time.monotonic()

@@ -317,7 +317,9 @@ class SqsQueue:
                 held = self._held[entry_id, row.epoch]
                 self._held[entry_id, row.epoch] = max(held, delivery, key=attrgetter("received_at"))
             else:
-                others.append((delivery, math.ceil(row.lease_seconds) + 1))
+                # A lease may be over, or its repair fail, again and again.
+                least = left_seconds(1, delivery.receive_count)
+                others.append((delivery, max(math.ceil(row.lease_seconds) + 1, least)))
         messages = [delivery.message for delivery in deliveries.values()]
         self._tell_duplicates([it for it in messages if it.job_id not in unwanted.jobs], busy)
         await self._receipts.hide(others)

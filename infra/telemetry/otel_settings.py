@@ -24,7 +24,8 @@ if TYPE_CHECKING:
 Protocol = Literal["http/protobuf", "grpc"]
 # It writes the headers that it cannot read, and they hold keys.
 logging.getLogger("opentelemetry.util.re").disabled = True
-_HEADER_NAME = re.compile(r"[a-z0-9_.-]+")
+# A name that ends with -bin is of bytes to gRPC.
+_HEADER_NAME = re.compile(r"[a-z0-9_.-]+(?<!-bin)")
 _PROTOCOLS = ("http/protobuf", "grpc")
 _RATIO_SAMPLERS = ("traceidratio", "parentbased_traceidratio")
 _SAMPLERS = (

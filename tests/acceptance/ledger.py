@@ -64,7 +64,7 @@ class Ledger:
 
     def marks(self, what: str) -> list[Mark]:
         text = self._path.read_text() if self._path.exists() else ""
-        marks = (Mark(*json.loads(line)) for line in text.splitlines())
+        marks = (Mark(*json.loads(line)) for line in text[: text.rfind("\n") + 1].splitlines())
         return [mark for mark in marks if mark.what == what]
 
     def runs(self) -> Counter[int]:

@@ -22,7 +22,6 @@ from tests.benchmarks.jobs import job, noop_bodies
 from tests.benchmarks.meter import CLIENT_CPU
 from tests.benchmarks.stage import Stage
 from tests.benchmarks.telemetry import KINDS
-from tests.platform import eventually
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Sequence
@@ -32,7 +31,11 @@ if TYPE_CHECKING:
     from tests.benchmarks.stage import Place
 
 # A silence is noted, and its end, within moments.
-_IMPATIENT = {"OTEL_EXPORTER_OTLP_TIMEOUT": "1", "OTEL_BSP_SCHEDULE_DELAY": "500"}
+_IMPATIENT = {
+    "OTEL_EXPORTER_OTLP_TIMEOUT": "1",
+    "OTEL_BSP_SCHEDULE_DELAY": "500",
+    "OTEL_METRICS_EXPORTER": "none",
+}
 _ANSWER = b"HTTP/1.1 200 OK\r\nContent-Type: application/x-protobuf\r\nContent-Length: 0\r\n\r\n"
 _LENGTH = b"content-length:"
 
@@ -89,7 +92,14 @@ class Subject:
     async def sample(self, kind: str, jobs: int, *, silent: bool) -> Sample:
         """Drain jobs under one condition, once the consumer has noted it."""
         self._collector.turn(silent=silent)
-        await eventually(lambda: self._is_away() is silent, timeout_seconds=30)
+        # It notices with the next spans that it sends.
+        await self._drained(kind, 1)
+        while self._is_away() is not silent:
+            await asyncio.sleep(0.5)
+            await self._drained(kind, 1)
+        return await self._drained(kind, jobs)
+
+    async def _drained(self, kind: str, jobs: int) -> Sample:
         work = [job(self._place, kind, drain.JOB_INPUTS, self._bodies) for _ in range(jobs)]
         return await drained(self._place, work)
 
