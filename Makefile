@@ -73,7 +73,7 @@ story: .venv/complete ## Tell what happened, there or in the local stack (JOB=ke
 .PHONY: test check lint mypy pyright fmt bench bench-grown soak
 # One more than there are cores: many tests wait.
 workers = $$(( $$(getconf _NPROCESSORS_ONLN) + 1 ))
-test: .venv/complete ## Run every test, on up to four cores
+test: .venv/complete ## Run every test, five processes at most
 	$(python) -m pytest --numprocesses $(workers) --maxprocesses 5 --dist worksteal
 
 check: lint mypy pyright ## Lint, format, types and import directions, as CI does

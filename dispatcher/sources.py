@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 import structlog
 
+from infra.retry import is_statement_timeout
 from infra.row_by_row import RowByRow, Target
 from schema.errors import Unavailable
 from schema.lifecycle import EntryType
@@ -28,6 +29,8 @@ if TYPE_CHECKING:
 
 log: structlog.stdlib.BoundLogger = structlog.get_logger(__name__)
 
+# A kind that cost a statement timeout is passed over for so long.
+_REST_SECONDS = 60.0
 # How soon a full window is looked at again: consumers do not say what they claim.
 _WINDOW_PAUSE_SECONDS = 0.05
 # A window that was filled is filled up again by quarters: a round costs as much for one entry as
@@ -103,13 +106,13 @@ class InputSource:
                     )
                 )
             except Unavailable as error:
-                # The next rounds go on without this kind. What was locked before is sent, or it
-                # would wait for its lock to end.
-                self._resting[row.kind] = clock() + self._settings.relay_lock_seconds
+                if is_statement_timeout(error):
+                    # It is about this kind, and the next rounds go on without it.
+                    self._resting[row.kind] = clock() + _REST_SECONDS
+                    log.warning("relay.not_locked", kind=row.kind, error=str(error))
                 if not found:
                     raise
-                log.warning("relay.not_locked", kind=row.kind, error=str(error))
-                break
+                break  # what was locked before is sent, or it would wait for its lock to end
             self._turns[row.kind] = turn.after(rows)
             if len(rows) >= row.room:
                 self._filled[row.kind] = asyncio.get_running_loop().time()

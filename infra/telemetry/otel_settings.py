@@ -217,7 +217,7 @@ def _check_headers(environment: Mapping[str, str], signal: str) -> None:
             if not parsed or not all(map(_is_plain, parsed.items())):
                 raise Misconfigured(
                     f"{name}: header {number} of {len(headers)} is not name=value, with a name of"
-                    " a-z, 0-9, -, _ and ., and a value that is printable ASCII"
+                    " a-z, 0-9, -, _ and ., but not -bin, and a value that is printable ASCII"
                 )
 
 

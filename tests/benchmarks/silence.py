@@ -36,6 +36,7 @@ _IMPATIENT = {
     "OTEL_BSP_SCHEDULE_DELAY": "500",
     "OTEL_METRICS_EXPORTER": "none",
 }
+_NOTING_SECONDS = 60.0
 _ANSWER = b"HTTP/1.1 200 OK\r\nContent-Type: application/x-protobuf\r\nContent-Length: 0\r\n\r\n"
 _LENGTH = b"content-length:"
 
@@ -94,9 +95,10 @@ class Subject:
         self._collector.turn(silent=silent)
         # It notices with the next spans that it sends.
         await self._drained(kind, 1)
-        while self._is_away() is not silent:
-            await asyncio.sleep(0.5)
-            await self._drained(kind, 1)
+        async with asyncio.timeout(_NOTING_SECONDS):
+            while self._is_away() is not silent:
+                await asyncio.sleep(0.5)
+                await self._drained(kind, 1)
         return await self._drained(kind, jobs)
 
     async def _drained(self, kind: str, jobs: int) -> Sample:
