@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 log: structlog.stdlib.BoundLogger = structlog.get_logger(__name__)
 
-# A kind that cost a statement timeout is passed over for so long.
+# A kind that cost a statement timeout, or failed twice, is passed over for so long.
 _REST_SECONDS = 60.0
 # How soon a full window is looked at again: consumers do not say what they claim.
 _WINDOW_PAUSE_SECONDS = 0.05
@@ -77,6 +77,8 @@ class InputSource:
         self._settings = settings
         # Kinds that could not be locked in time, and until when they are passed over.
         self._resting: dict[str, float] = {}
+        # The kind that could not be locked the last time, if it was not locked since.
+        self._failed: str | None = None
         self._turns: dict[str, Turn] = {}
         # When the window of a kind was filled last, by the clock of the loop.
         self._filled: dict[str, float] = {}
@@ -106,13 +108,16 @@ class InputSource:
                     )
                 )
             except Unavailable as error:
-                if is_statement_timeout(error):
+                if is_statement_timeout(error) or self._failed == row.kind:
                     # It is about this kind, and the next rounds go on without it.
                     self._resting[row.kind] = clock() + _REST_SECONDS
                     log.warning("relay.not_locked", kind=row.kind, error=str(error))
+                self._failed = row.kind
                 if not found:
                     raise
                 break  # what was locked before is sent, or it would wait for its lock to end
+            if self._failed == row.kind:
+                self._failed = None
             self._turns[row.kind] = turn.after(rows)
             if len(rows) >= row.room:
                 self._filled[row.kind] = asyncio.get_running_loop().time()
