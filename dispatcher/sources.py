@@ -120,7 +120,7 @@ class InputSource:
                 self._failed = None
             self._turns[row.kind] = turn.after(rows)
             if len(rows) >= row.room:
-                self._filled[row.kind] = asyncio.get_running_loop().time()
+                self._filled[row.kind] = clock()
             found += rows
         return found
 

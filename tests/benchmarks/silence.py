@@ -97,7 +97,6 @@ class Subject:
         await self._drained(kind, 1)
         async with asyncio.timeout(_NOTING_SECONDS):
             while self._is_away() is not silent:
-                await asyncio.sleep(0.5)
                 await self._drained(kind, 1)
         return await self._drained(kind, jobs)
 

@@ -81,19 +81,27 @@ async def in_hand(platform: Platform, many: int) -> bool:
     return len(await leases(platform)) == many
 
 
-async def test_one_silent_session_costs_no_lease(
-    far: Delivery, platform: Platform, database: Database, postgres_proxy: TcpProxy
-) -> None:
+@asynccontextmanager
+async def three_held(
+    far: Delivery, near: Database, platform: Platform
+) -> AsyncIterator[tuple[list[Any], list[Any]]]:
+    """Give the lines of the log, and the ends of three leases; afterwards their job completes."""
     gated = Gated()
     job_id = await platform.submit(3, chunk_size=1, max_attempts=1)
     await far.deliver()
-    async with at_work(far, database, gated) as (_, lines):
+    async with at_work(far, near, gated) as (_, lines):
         await eventually(lambda: in_hand(platform, 3))
-        before = await leases(platform)
-        postgres_proxy.leave_half_open()
-        await eventually(lambda: extended(platform, before), timeout_seconds=30)
+        yield lines, await leases(platform)
         gated.gate.set()
         await platform.until(job_id, "COMPLETED", timeout_seconds=60)
+
+
+async def test_one_silent_session_costs_no_lease(
+    far: Delivery, platform: Platform, database: Database, postgres_proxy: TcpProxy
+) -> None:
+    async with three_held(far, database, platform) as (lines, before):
+        postgres_proxy.leave_half_open()
+        await eventually(lambda: extended(platform, before), timeout_seconds=30)
     assert not named(lines, "lease.lost")
     assert len(named(lines, "lease.not_extended")) == 1
 
@@ -102,21 +110,14 @@ async def test_an_outage_that_ends_before_the_leases_costs_none(
     far: Delivery, platform: Platform, database: Database, postgres_proxy: TcpProxy
 ) -> None:
     """They were asked for again a third of a lease later, when it was too late."""
-    gated = Gated()
-    job_id = await platform.submit(3, chunk_size=1, max_attempts=1)
-    await far.deliver()
-    async with at_work(far, database, gated) as (_, lines):
-        await eventually(lambda: in_hand(platform, 3))
-        before = await leases(platform)
-        await eventually(lambda: extended(platform, before), timeout_seconds=30)
+    async with three_held(far, database, platform) as (lines, first):
+        await eventually(lambda: extended(platform, first), timeout_seconds=30)
         before = await leases(platform)
         await stretch(0.3 * LEASE_SECONDS)
         await postgres_proxy.outage()
         await stretch(0.4 * LEASE_SECONDS)
         await postgres_proxy.listen()
         await eventually(lambda: extended(platform, before), timeout_seconds=30)
-        gated.gate.set()
-        await platform.until(job_id, "COMPLETED", timeout_seconds=60)
     assert not named(lines, "lease.lost")
 
 
