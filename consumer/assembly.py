@@ -157,7 +157,7 @@ def assemble(
         paces,
         regulator,
         receivers=settings.receivers,
-        receive_entries=settings.receive_entries,
+        most_entries=settings.most_entries,
         drain_seconds=settings.drain_seconds,
         abandon_seconds=_abandon_seconds(settings),
         turn_seconds=settings.liveness_timeout_seconds / 3,

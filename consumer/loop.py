@@ -54,7 +54,7 @@ class Consumer:
         regulator: Regulator,
         *,
         receivers: int,
-        receive_entries: int,
+        most_entries: int,
         drain_seconds: float,
         abandon_seconds: float,
         turn_seconds: float,
@@ -77,7 +77,7 @@ class Consumer:
         # Receivers, and claims that are carried.
         self._tasks: set[asyncio.Task[None]] = set()
         self._receivers = receivers
-        self._receive_entries = receive_entries
+        self._most_entries = most_entries
         self._drain_seconds = drain_seconds
         self._abandon_seconds = abandon_seconds
         self._turn_seconds = turn_seconds
@@ -216,7 +216,7 @@ class Consumer:
                     self._waits.add(wait)
                     await self._settler.room()
                     await self._releaser.room()
-                    room = await self._intake.room(self._receive_entries)
+                    room = await self._intake.room(self._most_entries)
             except TimeoutError:
                 self._turned()
             else:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import structlog
 
 from schema.errors import Unavailable
-from schema.statements.paces import blend_paces
+from schema.statements.paces import LEAST_MS, blend_paces
 
 if TYPE_CHECKING:
     from infra.database import Database
@@ -19,15 +19,19 @@ _WEIGHT_OF_NEWEST = 0.05
 # Half of the way: a kind that changed is known after a few writes, one odd consumer is outvoted.
 _WEIGHT_OF_A_WRITE = 0.5
 _INTERVAL_SECONDS = 10.0
+# While a pace is new, or more than so many times what is measured or less than that part of it.
+_FAR_OFF = 2.0
+_INTERVAL_FAR_OFF_SECONDS = 1.0
 
 
 class Paces:
     """How long an input of each kind takes in this process, as a moving average."""
 
-    def __init__(self, database: Database, *, interval_seconds: float = _INTERVAL_SECONDS) -> None:
+    def __init__(self, database: Database) -> None:
         self._database = database
-        self._interval_seconds = interval_seconds
         self._average_ms: dict[str, float] = {}
+        # What stood in the database after the last write.
+        self._shared_ms: dict[str, float] = {}
         self._unwritten: set[str] = set()
         self._measured = asyncio.Event()
 
@@ -45,11 +49,26 @@ class Paces:
         return self._average_ms.get(kind, 0.0) / 1000
 
     async def run(self) -> None:
-        """Write what was measured, once per interval at most, until cancelled."""
+        """Write what was measured, soon where what is shared is far off, until cancelled."""
         while True:
             await self._measured.wait()
-            await asyncio.sleep(self._interval_seconds)
+            waited = 0.0
+            while waited < _INTERVAL_SECONDS and (not waited or not self.is_far_off()):
+                await asyncio.sleep(_INTERVAL_FAR_OFF_SECONDS)
+                waited += _INTERVAL_FAR_OFF_SECONDS
             await self.write_once()
+
+    def is_far_off(self) -> bool:
+        """Say whether something measured since the last write is new, or far from what is shared.
+
+        That is halved with each write, and written soon until it is not.
+        """
+        return any(self._is_kind_far_off(kind) for kind in self._unwritten)
+
+    def _is_kind_far_off(self, kind: str) -> bool:
+        shared_ms = self._shared_ms.get(kind)
+        measured_ms = max(self._average_ms[kind], LEAST_MS)
+        return shared_ms is None or not 1 / _FAR_OFF <= measured_ms / shared_ms <= _FAR_OFF
 
     async def write_once(self) -> None:
         """Write the kinds measured since the last time; a write that fails is left out."""
@@ -59,7 +78,8 @@ class Paces:
             return
         measured = {kind: self._average_ms[kind] for kind in kinds}
         try:
-            await self._database.fetch(blend_paces(measured, weight=_WEIGHT_OF_A_WRITE))
+            rows = await self._database.fetch(blend_paces(measured, weight=_WEIGHT_OF_A_WRITE))
+            self._shared_ms |= {row.kind: row.input_ms for row in rows}
         except Unavailable as error:
             log.debug("pace.not_written", kinds=sorted(kinds), error=str(error))
         except Exception:  # a courtesy to later submissions never ends the process

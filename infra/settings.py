@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Literal, Self
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
 
 from infra.object_names import is_bucket
+from infra.queue.limits import BATCH_LIMIT
 from schema.errors import Misconfigured
 
 if TYPE_CHECKING:
@@ -211,6 +212,13 @@ class Settings(BaseModel):
         if not self.queue_url:
             raise Misconfigured("CONSUMER_MODE=sqs-consumer needs HAULAGE_QUEUE_URL")
         return self.queue_url
+
+    @property
+    def most_entries(self) -> int:
+        """Give how many entries a claim may bring: a call to SQS brings ten at most."""
+        if self.consumer_mode == "outbox":
+            return self.receive_entries
+        return min(self.receive_entries, BATCH_LIMIT)
 
     @property
     def session_url(self) -> tuple[str, str]:

@@ -29,8 +29,6 @@ if TYPE_CHECKING:
     from tests.benchmarks.contest import Table
 
 PARTS = ("submit", "single", "drain", "sustained", "latency", "adaptive", "idle", "export")
-# A minute each, most of it spent waiting: more rounds say little more.
-_ADAPTIVE_ROUNDS = 2
 
 
 async def measure(
@@ -61,9 +59,7 @@ async def measure(
                     seconds = 3.0 if quick else 30 / rounds
                     tables.append(await idle.contest(stage, rounds=rounds, seconds=seconds))
                 case "adaptive":
-                    tables.append(
-                        await adaptive.contest(stage, rounds=min(rounds, _ADAPTIVE_ROUNDS))
-                    )
+                    tables.append(await adaptive.contest(stage, rounds=rounds))
                 case _:
                     files = 60 if quick else 300
                     tables.append(await export.contest(stage, rounds=rounds, files=files))

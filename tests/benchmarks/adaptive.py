@@ -17,7 +17,7 @@ from tests.plugin_example.paced import PACED
 if TYPE_CHECKING:
     from tests.benchmarks.stage import Place, Stage
 
-SLOTS, PREFETCH_INPUTS = 16, 2_000
+SLOTS, PREFETCH_INPUTS, RECEIVE_ENTRIES = 16, 2_000, 20
 _LOOK_SECONDS = 0.25
 _GAUGE = re.compile(
     r"^haulage_consumer_(in_flight|target|limit)(?:\{[^}]*\})? (\S+)$", re.MULTILINE
@@ -36,8 +36,8 @@ PHASES = (
     Phase("1 ms, at first", 1, 20_000),
     Phase("1 s, just turned", 1_000, 160),
     Phase("1 s, known", 1_000, 160),
-    Phase("1 ms, just turned", 1, 3_000),
-    Phase("1 ms, again", 1, 6_000),
+    Phase("1 ms, just turned", 1, 10_000),
+    Phase("1 ms, again", 1, 20_000),
 )
 
 
@@ -49,7 +49,7 @@ async def contest(stage: Stage, *, rounds: int) -> Table:
         kinds="tests.plugin_example.paced:PACED",
         concurrency=SLOTS,
         prefetch_inputs=PREFETCH_INPUTS,
-        receive_entries=20,
+        receive_entries=RECEIVE_ENTRIES,
     )
     stage.run(place, "consumer")
     stage.run(place, "dispatcher")
@@ -73,11 +73,14 @@ async def contest(stage: Stage, *, rounds: int) -> Table:
                 + ", ".join(f"{phase.inputs:,}" for phase in PHASES)
                 + " inputs."
             ),
-            f"concurrency = {SLOTS}, prefetch_inputs = {PREFETCH_INPUTS:,}, receive_entries = 20.",
+            (
+                f"concurrency = {SLOTS}, prefetch_inputs = {PREFETCH_INPUTS:,},"
+                f" receive_entries = {RECEIVE_ENTRIES}."
+            ),
             "The ideal is slots / time. Inputs of 1 ms are bound by the CPU before that.",
             (
                 "A chunk follows the pace that consumers share, which goes half of the way to what"
-                " they measured every ten seconds: at the end it is still on its way."
+                " they measured every second while it is far off, and every ten seconds else."
             ),
             (
                 f"In hand, wanted and slots are read every {_LOOK_SECONDS} s: what a consumer had"

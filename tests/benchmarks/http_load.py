@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
+from itertools import cycle, islice
 from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
 
@@ -56,9 +57,12 @@ def post(path: str, key: str, body: bytes, media_type: str = "application/json")
     return head.encode("latin-1") + body
 
 
-async def post_all(url: str, request: bytes, *, number: int, clients: int) -> float:
-    """Post the request so often, over so many connections; give the seconds it took."""
-    connections = [await connect(url) for _ in range(clients)]
+async def post_all(urls: Sequence[str], request: bytes, *, number: int, clients: int) -> float:
+    """Post the request so often, over so many connections; give the seconds it took.
+
+    The connections are spread over the URLs.
+    """
+    connections = [await connect(url) for url in islice(cycle(urls), clients)]
     left = iter(range(number))
 
     async def post_from(connection: HttpConnection) -> None:

@@ -75,7 +75,7 @@ async def _product(place: Place, key: str, jobs: int) -> Sample:
     url = place.environment["HAULAGE_URL"]
     cpu = _cpu_seconds(place)
     before, began = await place.meter.read(place.pids), time.perf_counter()
-    requests_seconds = await post_all(url, request, number=jobs, clients=_CLIENTS)
+    requests_seconds = await post_all([url], request, number=jobs, clients=_CLIENTS)
     await eventually(partial(all_ended, place))
     elapsed = time.perf_counter() - began
     await eventually(partial(queue_is_empty, place))

@@ -63,6 +63,8 @@ class Place:
     environment: dict[str, str]
     owner_id: UUID
     running: list[Identity] = field(default_factory=list)
+    # Where its API processes answer, in the order of their start.
+    api_urls: list[str] = field(default_factory=list)
 
     @property
     def pids(self) -> list[int]:
@@ -222,6 +224,8 @@ class Stage:
         )
         place.running.append(identity)
         place.environment.setdefault("HAULAGE_URL", f"http://127.0.0.1:{port}")
+        if module == "api":
+            place.api_urls.append(f"http://127.0.0.1:{port}")
         return identity
 
     def api_key(self, place: Place) -> str:
@@ -252,6 +256,7 @@ class Stage:
         """Stop the processes of a place, so that they do not stand in the way of the next."""
         processes.stop(place.running, grace_seconds=_STOP_SECONDS)
         place.running.clear()
+        place.api_urls.clear()
 
 
 def opener() -> urllib.request.OpenerDirector:

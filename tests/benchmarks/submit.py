@@ -9,6 +9,7 @@ import json
 import os
 import time
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import asyncpg
@@ -27,6 +28,9 @@ if TYPE_CHECKING:
 PEAK_RSS = "peak RSS MiB"
 CHUNK = 100
 _MIB = 1024 * 1024
+# COPY has a connection for each client; so may clients have an API process each.
+_API_PROCESSES = 2
+_MORE = {2: ", 2 API processes"}
 _JOB_COLUMNS = ("id", "key", "owner_id", "kind", "status", "max_attempts", "request_date", "total")
 _ENTRY_COLUMNS = (
     "id", "type", "job_id", "owner_id", "kind", "first_ordinal", "last_ordinal", "unfinished",
@@ -77,11 +81,12 @@ def export_inputs(number: int) -> list[dict[str, Any]]:
 async def contests(stage: Stage, *, rounds: int, quick: bool) -> list[Table]:
     """Submit jobs of each size."""
     place = await stage.place("submit_api", mode="outbox")
-    api = stage.run(place, "api")
+    for number in range(_API_PROCESSES):
+        stage.run(place, "api", number + 1)
     key = stage.api_key(place)
     rival_place = await stage.place("submit_copy", mode="outbox")
     tables = [
-        await _contest(stage, load, min(rounds, load.most_rounds), place, api.pid, key, rival_place)
+        await _contest(stage, load, min(rounds, load.most_rounds), place, key, rival_place)
         for load in loads(quick=quick)
     ]
     stage.stop(place)
@@ -89,28 +94,33 @@ async def contests(stage: Stage, *, rounds: int, quick: bool) -> list[Table]:
 
 
 async def _contest(
-    stage: Stage, load: Load, rounds: int, place: Place, api: int, key: str, rival_place: Place
+    stage: Stage, load: Load, rounds: int, place: Place, key: str, rival_place: Place
 ) -> Table:
     inputs = export_inputs(load.inputs)
     request = load.request(key, inputs)
     total = load.inputs * load.jobs
 
-    async def over_http() -> Sample:
+    async def over_http(processes: int) -> Sample:
+        pids = place.pids[:processes]
         await clear(place)
-        before = await place.meter.read([api])
+        before = await place.meter.read(pids)
         elapsed = await post_all(
-            place.environment["HAULAGE_URL"], request, number=load.jobs, clients=load.clients
+            place.api_urls[:processes], request, number=load.jobs, clients=load.clients
         )
-        costs = place.meter.costs(before, await place.meter.read([api]), inputs=total)
+        costs = place.meter.costs(before, await place.meter.read(pids), inputs=total)
         stored = await place.connection.fetchval("SELECT count(*) FROM input")
         assert stored == total, (stored, total)
-        peak = peak_rss_bytes(api)
-        return Sample(total / elapsed, costs | ({PEAK_RSS: peak / _MIB} if peak else {}))
+        peaks = [peak for peak in map(peak_rss_bytes, pids) if peak]
+        return Sample(total / elapsed, costs | ({PEAK_RSS: max(peaks) / _MIB} if peaks else {}))
 
     async def by_copy() -> Sample:
         return await _copy(rival_place, load, [json.dumps(body) for body in inputs])
 
-    rivals = [Rival("Haulage, over HTTP", over_http), Rival("plain COPY", by_copy)]
+    rivals = [
+        Rival("Haulage, over HTTP" + _MORE.get(processes, ""), partial(over_http, processes))
+        for processes in range(1, min(load.clients, _API_PROCESSES) + 1)
+    ]
+    rivals.append(Rival("plain COPY", by_copy))
     absent = {}
     program = stage.program("pgbench")
     name = "the same statement in pgbench"

@@ -57,11 +57,33 @@ async def test_a_kind_that_was_not_measured_since_keeps_its_pace(database: Datab
     assert await paces_of(database) == {"note": 200}
 
 
+async def test_what_is_shared_is_written_soon_until_it_is_near_what_was_measured(
+    database: Database,
+) -> None:
+    earlier, now = Paces(database), Paces(database)
+    earlier.note("note", elapsed_ms=1_000, inputs=1)
+    assert earlier.is_far_off(), "nobody knows it yet"
+    await earlier.write_once()
+    earlier.note("note", elapsed_ms=1_300, inputs=1)
+    assert not earlier.is_far_off()
+    shared: list[float] = []
+    for _ in range(20):
+        now.note("note", elapsed_ms=100, inputs=100)
+        if not now.is_far_off():
+            break
+        await now.write_once()
+        shared += (await paces_of(database)).values()
+    assert shared[:3] == pytest.approx([500.5, 250.75, 125.875])
+    assert shared[-1] <= 2 < shared[-2]
+
+
 async def test_what_took_no_time_at_all_still_has_a_pace(database: Database) -> None:
     paces = Paces(database)
     paces.note("note", elapsed_ms=0, inputs=1)
     await paces.write_once()
     assert await paces_of(database) == {"note": 0.001}
+    paces.note("note", elapsed_ms=0, inputs=1)
+    assert not paces.is_far_off()
 
 
 async def test_a_database_that_is_away_costs_a_write_and_no_more() -> None:
