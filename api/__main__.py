@@ -19,6 +19,10 @@ from infra.wakeup import Notifier
 if TYPE_CHECKING:
     from infra.settings import Settings
 
+# Nobody's request keeps a connection for longer because somebody holds a row of a job: a few of
+# them would leave the others, and readiness, without one.
+_LOCK_SECONDS = 2.0
+
 
 async def serve(settings: Settings, worker: str, stop: asyncio.Event) -> None:
     """Serve until ``stop``, and for a while after it as one that is not ready; finish what is open.
@@ -31,7 +35,10 @@ async def serve(settings: Settings, worker: str, stop: asyncio.Event) -> None:
             settings, process="api", worker=worker, is_exposed=settings.api_prometheus
         ) as instruments,
         Database.from_settings(
-            settings, name=f"haulage api {worker}", metrics=instruments.metrics
+            settings,
+            name=f"haulage api {worker}",
+            lock_seconds=_LOCK_SECONDS,
+            metrics=instruments.metrics,
         ) as database,
     ):
         notifier = Notifier(database, enabled=settings.notify)

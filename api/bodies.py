@@ -184,7 +184,9 @@ def _check_type(request: Request, *, may_have_lines: bool) -> bool:
     charset = parameters.strip().lower().replace('"', "")
     encoding = request.headers.get("content-encoding", "identity").strip().lower()
     media_type = media_type.strip().lower()
-    if media_type not in types or charset not in {"", "charset=utf-8"}:
+    if media_type in types and charset not in {"", "charset=utf-8"}:
+        raise _unsupported("content-type", "may have no parameter but charset=utf-8", types)
+    if media_type not in types:
         raise _unsupported("content-type", f"must be {' or '.join(types)}", types)
     if encoding != "identity":
         raise _unsupported("content-encoding", "must be absent: the body is read as it is", types)

@@ -14,7 +14,7 @@ from starlette.requests import ClientDisconnect
 from api.exchange import Exchange
 from api.problems import Problem, unavailable
 from api.tracing import begun, read_trace
-from infra.retry import is_statement_timeout, sqlstate
+from infra.retry import is_lock_timeout, is_statement_timeout, sqlstate
 from infra.telemetry import names
 from infra.telemetry.instruments import SILENT
 from infra.telemetry.logs import traced
@@ -151,6 +151,9 @@ def _problem(error: Exception) -> Problem:
     if is_statement_timeout(error):
         log.warning("http.statement_timeout", error=str(error))
         return unavailable("the database did not answer in time; nothing was lost, try again")
+    if is_lock_timeout(error):
+        log.warning("http.row_in_other_hands", error=str(error))
+        return unavailable("what this is to change is in other hands; nothing was lost, try again")
     if isinstance(error, Unavailable):
         log.warning("http.neighbour_away", error=str(error))
         return unavailable("the database is away; nothing was lost, try again")

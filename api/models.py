@@ -95,7 +95,7 @@ class JobFields(Request):
     policy: Policy = Field(default_factory=Policy)
     scheduledFor: Time | None = Field(default=None, description="Do not begin earlier")
     expiresAt: Time | None = Field(
-        default=None, description="What has not begun by then becomes EXPIRED"
+        default=None, description="What is unfinished by then becomes EXPIRED; what runs is stopped"
     )
 
 

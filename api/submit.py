@@ -14,7 +14,7 @@ import structlog
 from api.problems import BadField, BadFields, Problem, unavailable
 from api.reading import KindCameLast
 from infra.database import copy_text, rows_of
-from infra.retry import is_statement_timeout
+from infra.retry import is_lock_timeout, is_statement_timeout
 from schema.chunking import chunk_size
 from schema.errors import Unavailable
 from schema.ids import uuid7
@@ -194,7 +194,8 @@ def _telling_of_the_key(sender: Sender) -> Iterator[None]:
     try:
         yield
     except Unavailable as error:
-        if sender.idempotency_key is None or not is_statement_timeout(error):
+        has_waited = is_statement_timeout(error) or is_lock_timeout(error)
+        if sender.idempotency_key is None or not has_waited:
             raise
         log.warning("submission.timed_out", error=str(error))
         raise unavailable(

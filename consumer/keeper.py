@@ -34,6 +34,8 @@ HELD_REMEDY = "end the session that holds a row of it: its own, of an entry, of 
 @dataclass(slots=True)
 class _Job(Generic[Item]):
     claim: Claim
+    # How many are tried together: fewer where that took too long, or was in vain.
+    most: int
     waiting: list[Item] = field(default_factory=list)
     was_tried: bool = False
 
@@ -76,7 +78,7 @@ class Keeper(Generic[Item]):
         """Hand over what is to be tried at once, or with what was tried of its job in vain."""
         job = self._jobs.get(claim.job_id)
         if job is None:
-            job = self._jobs[claim.job_id] = _Job(claim)
+            job = self._jobs[claim.job_id] = _Job(claim, self._most)
             self._news.set()
         job.waiting.extend(items)
 
@@ -129,7 +131,7 @@ class Keeper(Generic[Item]):
         """Try what waits of a job, commit by commit; say whether nothing of it is left."""
         job.was_tried = True
         while job.waiting:
-            batch = job.waiting[: self._most]
+            batch = job.waiting[: job.most]
             is_last_try = self._given_up.is_set()
             try:
                 left = await self._attempt(batch, lock_seconds)
@@ -139,6 +141,7 @@ class Keeper(Generic[Item]):
                 if left:
                     self._hold(job.claim)
             job.waiting[: len(batch)] = left
+            job.most = max(1, job.most // 2) if left else min(2 * job.most, self._most)
             if left and is_last_try:
                 self._forget(job)
                 self._lose(job.waiting)

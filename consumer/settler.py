@@ -1,7 +1,7 @@
 """Group commit: what ended while the last commit ran goes in the next one.
 
 At low load an outcome is committed at once; at high load hundreds share one commit. A job that
-somebody holds a row of is put aside, and the others go on.
+somebody holds a row of, or whose rows take too long to write, is put aside, and the others go on.
 """
 
 from __future__ import annotations
@@ -48,6 +48,9 @@ _GATHERING_SECONDS = 0.05
 _AWAY_BASE_SECONDS = 0.1
 _AWAY_CAP_SECONDS = 2.0
 _PATIENCE_OF_A_PART = 0.25
+# For an answer of a database that is there.
+_PING_SECONDS = 1.0
+_ASIDE_REMEDY = f"{HELD_REMEDY}; if nobody does, see why Postgres takes so long to write them"
 
 
 class Settler:
@@ -153,25 +156,26 @@ class Settler:
             quiet_turns = quiet_turns + 1 if len(self._waiting) == before else 0
 
     async def _commit(self, batch: Sequence[Waiting], lock_seconds: float) -> list[Waiting]:
-        """Commit a batch but for what somebody holds a row of; give that back.
+        """Commit a batch but for what stands still, as somebody holds a row of it; give that back.
 
-        One outcome that cannot be recorded does not hold up the others, nor does a held row.
+        One outcome that cannot be recorded does not hold up the others, nor does such a job.
         """
         error = await self._commit_together(batch, lock_seconds)
-        if len(batch) == 1 and error is not None and not is_lock_timeout(error):
+        if len(batch) == 1 and error is not None and not isinstance(error, Unavailable):
             # Once more: the work is done, and what stood in its way may have passed.
             error = await self._commit_together(batch, lock_seconds)
         if error is None:
             return []
-        if not is_lock_timeout(error):
+        if not isinstance(error, Unavailable):
             if len(batch) == 1:
                 return await self._refuse(*batch[0], error, lock_seconds)
         elif _is_of_one_job(batch):
             return list(batch)
-        else:
+        elif is_lock_timeout(error):
             # Less for each part: however many jobs are held, it costs but twice as much as one.
             lock_seconds = shortened(lock_seconds, _PATIENCE_OF_A_PART)
-        first, second = _halves(batch)
+        # The smaller part first: what takes too long is rather in the larger.
+        first, second = sorted(_halves(batch), key=len)
         return [
             *await self._commit(first, lock_seconds),
             *await self._commit(second, lock_seconds),
@@ -180,8 +184,12 @@ class Settler:
     async def _commit_together(
         self, batch: Sequence[Waiting], lock_seconds: float
     ) -> Exception | None:
-        """Commit a batch once the database is there; give what part of it stands in the way."""
-        failures = 0
+        """Commit a batch once the database is there; give what part of it stands in the way.
+
+        That it takes too long is no word of the database's being away where that answers others:
+        jobs are parted then, and the only one is put aside when it did so twice running.
+        """
+        failures = in_vain = 0
         said = ""
         while True:
             is_last = self.given_up.is_set()
@@ -197,13 +205,18 @@ class Settler:
                     self._lose(batch)
                     return None
                 failures += 1
+                if failures == 1:
+                    log.warning("settle.away", inputs=len(batch), error=str(error))
+                in_vain = in_vain + 1 if await self._database.answers(_PING_SECONDS) else 0
+                if isinstance(error, Unavailable) and in_vain > _is_of_one_job(batch):
+                    return error
                 pause = jittered(
                     failures, base_seconds=_AWAY_BASE_SECONDS, cap_seconds=_AWAY_CAP_SECONDS
                 )
-                if failures == 1:
-                    log.warning("settle.away", inputs=len(batch), error=str(error))
                 await sleep_unless(self.given_up)(pause)
             else:
+                if failures:
+                    log.info("settle.recovered", inputs=len(batch), after_failures=failures)
                 return None
 
     async def _record(self, batch: Sequence[Waiting], lock_seconds: float) -> None:
@@ -269,7 +282,7 @@ class Settler:
 
 
 def _tell_put_aside(claim: Claim) -> None:
-    log.warning("settle.put_aside", kind=claim.kind, remedy=HELD_REMEDY)
+    log.warning("settle.put_aside", kind=claim.kind, remedy=_ASIDE_REMEDY)
 
 
 def _tell_caught_up(claim: Claim, aside_seconds: float) -> None:

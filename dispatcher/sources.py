@@ -6,11 +6,10 @@ import asyncio
 import json
 import math
 from functools import partial
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 import structlog
 
-from infra.retry import is_statement_timeout
 from infra.row_by_row import RowByRow, Target
 from schema.errors import Unavailable
 from schema.lifecycle import EntryType
@@ -20,7 +19,7 @@ from schema.statements.claim import next_ready
 from schema.statements.turns import FIRST_TURN, Turn
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Mapping, Sequence
 
     from sqlalchemy import Row
 
@@ -29,8 +28,14 @@ if TYPE_CHECKING:
 
 log: structlog.stdlib.BoundLogger = structlog.get_logger(__name__)
 
-# A kind that cost a statement timeout, or failed twice, is passed over for so long.
-_REST_SECONDS = 60.0
+# A kind that cannot be locked while others can is passed over for so long, for twice as long each
+# time. Then it is tried before the others are locked, which would have to wait for it, and for a
+# part of that time.
+_REST_SECONDS = 5.0
+_REST_CAP_SECONDS = 60.0
+_SHARE_OF_A_REST = 0.25
+# For an answer of a database that is there.
+_PING_SECONDS = 1.0
 # How soon a full window is looked at again: consumers do not say what they claim.
 _WINDOW_PAUSE_SECONDS = 0.05
 # A window that was filled is filled up again by quarters: a round costs as much for one entry as
@@ -62,6 +67,13 @@ class Source(Protocol):
         ...
 
 
+class _Failing(NamedTuple):
+    """A kind that could not be locked: until when it rests, by the loop's clock, and how long."""
+
+    until: float
+    seconds: float
+
+
 class InputSource:
     """Work on inputs, owners in turn; of each kind only a window is sent and not yet claimed.
 
@@ -75,10 +87,8 @@ class InputSource:
         self._locking = RowByRow(database, doing="lock for sending")
         self._marking = RowByRow(database, doing="mark as sent")
         self._settings = settings
-        # Kinds that could not be locked in time, and until when they are passed over.
-        self._resting: dict[str, float] = {}
-        # The kind that could not be locked the last time, if it was not locked since.
-        self._failed: str | None = None
+        # Kinds that could not be locked, since they last were.
+        self._failing: dict[str, _Failing] = {}
         self._turns: dict[str, Turn] = {}
         # When the window of a kind was filled last, by the clock of the loop.
         self._filled: dict[str, float] = {}
@@ -87,42 +97,66 @@ class InputSource:
         """Lock a batch of each kind: what has its turn and fits the window."""
         self.is_full = False
         await self._promoting.fetch(statements.promote_due())
+        rooms = await self._database.fetch(statements.find_room(window=self._settings.relay_window))
+        tried = [row for row in rooms if self._has_its_turn(row.kind, row.room)]
         found: list[Row[Any]] = []
-        clock = asyncio.get_running_loop().time
-        window = self._settings.relay_window
-        for row in await self._database.fetch(statements.find_room(window=window)):
-            if self._resting.get(row.kind, -math.inf) > clock():
-                continue
-            if not self._is_worth_a_round(row.kind, row.room):
-                self.is_full = True
-                continue
-            turn = self._turns.get(row.kind, FIRST_TURN)
+        failed: dict[str, Unavailable] = {}
+        for row in sorted(tried, key=lambda row: row.kind not in self._failing):
             try:
-                rows = await self._locking.fetch(
-                    statements.lock_ready(
-                        token,
-                        self._settings.relay_lock_seconds,
-                        kind=row.kind,
-                        most=min(row.room, self._settings.relay_batch),
-                        turn=turn,
-                    )
-                )
+                rows = await self._lock(token, row.kind, row.room, is_alone=len(tried) == 1)
             except Unavailable as error:
-                if is_statement_timeout(error) or self._failed == row.kind:
-                    # It is about this kind, and the next rounds go on without it.
-                    self._resting[row.kind] = clock() + _REST_SECONDS
-                    log.warning("relay.not_locked", kind=row.kind, error=str(error))
-                self._failed = row.kind
+                if await self._database.answers(_PING_SECONDS):
+                    failed[row.kind] = error
+                    continue
                 if not found:
                     raise
-                break  # what was locked before is sent, or it would wait for its lock to end
-            if self._failed == row.kind:
-                self._failed = None
-            self._turns[row.kind] = turn.after(rows)
-            if len(rows) >= row.room:
-                self._filled[row.kind] = clock()
+                break  # what was locked is sent, or it would wait for its lock to end
             found += rows
+        if len(failed) == len(tried) > 0:
+            # It may be the database, as far as is known.
+            raise next(iter(failed.values()))
+        self._rest(failed)
         return found
+
+    def _has_its_turn(self, kind: str, room: int) -> bool:
+        failing = self._failing.get(kind)
+        if failing is not None and failing.until > asyncio.get_running_loop().time():
+            return False
+        if not self._is_worth_a_round(kind, room):
+            self.is_full = True
+            return False
+        return True
+
+    async def _lock(
+        self, token: str, kind: str, room: int, *, is_alone: bool
+    ) -> Sequence[Row[Any]]:
+        turn = self._turns.get(kind, FIRST_TURN)
+        locking = self._locking.fetch(
+            statements.lock_ready(
+                token,
+                self._settings.relay_lock_seconds,
+                kind=kind,
+                most=min(room, self._settings.relay_batch),
+                turn=turn,
+            )
+        )
+        if not is_alone and (failing := self._failing.get(kind)) is not None:
+            patience = failing.seconds * _SHARE_OF_A_REST
+            locking = self._database.answered_within(patience, locking)
+        rows = await locking
+        self._failing.pop(kind, None)
+        self._turns[kind] = turn.after(rows)
+        if len(rows) >= room:
+            self._filled[kind] = asyncio.get_running_loop().time()
+        return rows
+
+    def _rest(self, failed: Mapping[str, Unavailable]) -> None:
+        """Pass over the kinds that could not be locked while another was: it is about them."""
+        for kind, error in failed.items():
+            before = self._failing.get(kind)
+            seconds = min(2 * before.seconds, _REST_CAP_SECONDS) if before else _REST_SECONDS
+            self._failing[kind] = _Failing(asyncio.get_running_loop().time() + seconds, seconds)
+            log.warning("relay.not_locked", kind=kind, error=str(error), retry_in_seconds=seconds)
 
     def _is_worth_a_round(self, kind: str, room: int) -> bool:
         """Say whether a kind's window has room, and enough of it since it was filled."""

@@ -10,6 +10,8 @@ from __future__ import annotations
 import asyncio
 import time
 from contextlib import asynccontextmanager
+from contextvars import ContextVar
+from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any, Self, TypeVar
 
@@ -19,8 +21,16 @@ from sqlalchemy import text
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine  # noqa: TC002 - statements' own
 from sqlalchemy.pool import QueuePool
 
-from infra.database_url import open_engine
-from infra.driver import Writer, check_out, driver_of, fetch_rows, let_plan, session_of
+from infra.database_url import connect_arguments, open_engine
+from infra.driver import (
+    Writer,
+    check_out,
+    driver_of,
+    fetch_rows,
+    give_up,
+    let_plan,
+    session_of,
+)
 from infra.patience import within
 from infra.retry import sqlstate, through_races
 from infra.telemetry.metrics import NO_METRICS
@@ -54,9 +64,20 @@ _CLOSED_CLASSES = ("28", "3D000")
 _READ_ONLY = "25006"
 _LOST_CLASS = "08"
 _CLOSE_SECONDS = 5.0
+_USED_UP = "no free database connection: the pool is used up"
 _PING = text("SELECT 1")
 # Of a session, as the pool knows it: when it was taken from there for the first time.
 _OPENED_AT = "haulage.opened_at"
+
+
+@dataclass(slots=True)
+class _Asking:
+    """Somebody who waits for an answer for a while: whether there was a session to ask."""
+
+    was_given_one: bool = False
+
+
+_asking: ContextVar[_Asking | None] = ContextVar("asking", default=None)
 
 
 class Database:
@@ -90,9 +111,14 @@ class Database:
         *,
         name: str,
         setting: str = "DATABASE_URL",
+        lock_seconds: float | None = None,
         metrics: Metrics = NO_METRICS,
     ) -> Self:
-        """Build the pool; connects on first use. ``name`` shows in ``pg_stat_activity``."""
+        """Build the pool; connects on first use. ``name`` shows in ``pg_stat_activity``.
+
+        No row in other hands is waited for longer than ``lock_seconds``, if given: what was waited
+        for in vain is ``Unavailable``.
+        """
         engine = open_engine(
             settings.database_url,
             setting=setting,
@@ -100,7 +126,7 @@ class Database:
             max_overflow=0,
             pool_timeout=settings.database_pool_timeout_seconds,
             pool_use_lifo=True,
-            arguments=connect_arguments(settings, name=name),
+            arguments=connect_arguments(settings, name=name, lock_seconds=lock_seconds),
         )
         return cls(engine, keeps_session=settings.database_pooler == "none", metrics=metrics)
 
@@ -134,10 +160,10 @@ class Database:
         async with _speaking_plainly():
             asked, was_used_up = time.perf_counter(), self._is_used_up()
             session = await check_out(self._engine)
-            while self._is_doubtful(session) or driver_of(session).is_closed():
-                # It ended while nobody used it, which is no reason to fail.
+            while self._is_of_no_use(session):
                 session.invalidate()
                 session = await check_out(self._engine)
+            _note_session()
             try:
                 if values:
                     # Without values, Postgres keeps the plan in any case.
@@ -145,10 +171,10 @@ class Database:
                 self._tell_wait(asked, was_used_up=was_used_up)
                 return await fetch_rows(session, sql, values)
             except BaseException as error:
-                if _is_spoilt(error):
-                    session.invalidate()
                 if isinstance(error, TimeoutError):
                     self._doubted_at = time.monotonic()
+                if _is_spoilt(error):
+                    await give_up(session)
                 raise
             finally:
                 session.close()
@@ -159,16 +185,36 @@ class Database:
         What is given up may be carried out all the same. Where one session was silent, others that
         nobody uses may be as well, as after a failover: they are opened anew.
         """
+        asking = _Asking()
+        token = _asking.set(asking)
         try:
             return await within(seconds, work)
         except TimeoutError as error:
+            if not asking.was_given_one and self._is_used_up():
+                raise Unavailable(_USED_UP) from error
             self._doubted_at = time.monotonic()
             raise Unavailable(f"postgres did not answer within {seconds:.1f} s") from error
+        finally:
+            _asking.reset(token)
 
-    def _is_doubtful(self, session: PoolProxiedConnection) -> bool:
-        """Say whether a session, which was just taken from the pool, is older than a silence."""
+    async def answers(self, seconds: float) -> bool:
+        """Say whether this database answers within so long, whatever it makes of other statements.
+
+        None is free to ask it where the pool is used up: then it does not.
+        """
+        try:
+            await self.answered_within(seconds, self.ping())
+        except HaulageError:
+            return False
+        return True
+
+    def _is_of_no_use(self, session: PoolProxiedConnection) -> bool:
+        """Say whether a session, just taken from the pool, has ended or is older than a silence.
+
+        It may have ended while nobody used it, which is no reason to fail.
+        """
         opened_at: float = session.info.setdefault(_OPENED_AT, time.monotonic())
-        return opened_at < self._doubted_at
+        return opened_at < self._doubted_at or driver_of(session).is_closed()
 
     async def run(self, unit: Callable[[AsyncConnection], Awaitable[Result]]) -> Result:
         """Run a unit of work in one transaction; commit when it returns, else roll back.
@@ -213,9 +259,10 @@ class Database:
         asked, was_used_up = time.perf_counter(), self._is_used_up()
         while True:
             async with engine.connect() as connection, _kept_whole(connection):
-                if self._is_doubtful(session_of(connection)):
+                if self._is_of_no_use(session_of(connection)):
                     await connection.invalidate()
                     continue
+                _note_session()
                 try:
                     await let_plan(session_of(connection), keep_seconds=0.0)
                     self._tell_wait(asked, was_used_up=was_used_up)
@@ -240,6 +287,11 @@ class Database:
         await self.fetch(_PING)
 
 
+def _note_session() -> None:
+    if (asking := _asking.get()) is not None:
+        asking.was_given_one = True
+
+
 async def rows_of(connection: AsyncConnection, statement: TextClause | Bound) -> Sequence[Row[Any]]:
     """Run one statement within a unit of work and return its rows."""
     if isinstance(statement, Bound):
@@ -259,38 +311,6 @@ async def copy_text(
     driver = driver_of(session_of(connection))
     assert driver.is_in_transaction(), "COPY outside the unit's transaction would commit by itself"
     await driver.copy_to_table(table, columns=list(columns), source=blocks, format="text")
-
-
-def connect_arguments(settings: Settings, *, name: str) -> dict[str, Any]:
-    """Give asyncpg's connect arguments: limits on every session, and the pooler's one setting."""
-    arguments: dict[str, Any] = {
-        "timeout": settings.database_connect_timeout_seconds,
-        # The server ends what takes too long, and says so. Whoever does not answer even then is
-        # not there: without this, a connection that went quiet would be waited for, for ever.
-        "command_timeout": settings.statement_timeout_seconds
-        + settings.database_connect_timeout_seconds,
-    }
-    if settings.database_pooler == "transaction":
-        # A transaction pooler moves us between sessions: statements are prepared without a name,
-        # which lasts until the next one, since nobody could close a named one afterwards.
-        # Limits must then be set on the role or in the pooler, which refuses them at connect.
-        arguments["prepared_statement_cache_size"] = 0
-        arguments["statement_cache_size"] = 0
-        arguments["prepared_statement_name_func"] = lambda: ""
-        return arguments
-    milliseconds = 1_000
-    arguments["server_settings"] = {
-        "application_name": name[:63],
-        "statement_timeout": str(int(settings.statement_timeout_seconds * milliseconds)),
-        "idle_in_transaction_session_timeout": str(
-            int(settings.idle_in_transaction_timeout_seconds * milliseconds)
-        ),
-        "jit": "off",
-        # A plan kept from a lull, when the outbox was empty, would read all of it in the next rush.
-        "plan_cache_mode": "force_custom_plan",
-        "timezone": "UTC",
-    }
-    return arguments
 
 
 @asynccontextmanager
@@ -323,7 +343,7 @@ async def _speaking_plainly() -> AsyncIterator[None]:
     try:
         yield
     except sa_exc.TimeoutError as error:
-        raise Unavailable("no free database connection: the pool is used up") from error
+        raise Unavailable(_USED_UP) from error
     except (sa_exc.DBAPIError, asyncpg.PostgresError) as error:
         # COPY, and connecting, speak with the driver itself: its errors come unwrapped.
         meaning = _meaning(error)

@@ -9,12 +9,15 @@ from __future__ import annotations
 
 import re
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 from urllib.parse import parse_qsl, unquote, urlencode
 
 from sqlalchemy.ext.asyncio import AsyncEngine, create_async_engine
 
 from schema.errors import Misconfigured
+
+if TYPE_CHECKING:
+    from infra.settings import Settings
 
 _URL = re.compile(
     r"postgres(?:ql)?(?:\+\w+)?://"
@@ -160,3 +163,39 @@ def _decoded(text: str | None) -> str | None:
 
 def _one_or_all(values: list[Any]) -> Any:  # noqa: ANN401 - as asyncpg takes it
     return values[0] if len(values) == 1 else values
+
+
+def connect_arguments(
+    settings: Settings, *, name: str, lock_seconds: float | None = None
+) -> dict[str, Any]:
+    """Give asyncpg's connect arguments: limits on every session, and the pooler's one setting."""
+    arguments: dict[str, Any] = {
+        "timeout": settings.database_connect_timeout_seconds,
+        # The server ends what takes too long, and says so. Whoever does not answer even then is
+        # not there: without this, a connection that went quiet would be waited for, for ever.
+        "command_timeout": settings.statement_timeout_seconds
+        + settings.database_connect_timeout_seconds,
+    }
+    if settings.database_pooler == "transaction":
+        # A transaction pooler moves us between sessions: statements are prepared without a name,
+        # which lasts until the next one, since nobody could close a named one afterwards.
+        # Limits must then be set on the role or in the pooler, which refuses them at connect.
+        arguments["prepared_statement_cache_size"] = 0
+        arguments["statement_cache_size"] = 0
+        arguments["prepared_statement_name_func"] = lambda: ""
+        return arguments
+    milliseconds = 1_000
+    arguments["server_settings"] = {
+        "application_name": name[:63],
+        "statement_timeout": str(int(settings.statement_timeout_seconds * milliseconds)),
+        "idle_in_transaction_session_timeout": str(
+            int(settings.idle_in_transaction_timeout_seconds * milliseconds)
+        ),
+        "jit": "off",
+        # A plan kept from a lull, when the outbox was empty, would read all of it in the next rush.
+        "plan_cache_mode": "force_custom_plan",
+        "timezone": "UTC",
+    }
+    if lock_seconds is not None:
+        arguments["server_settings"]["lock_timeout"] = str(int(lock_seconds * milliseconds))
+    return arguments

@@ -7,6 +7,7 @@ whoever runs a statement cannot tell which way it went.
 from __future__ import annotations
 
 import time
+from contextlib import suppress
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -14,6 +15,7 @@ import asyncpg
 from sqlalchemy import exc as sa_exc
 from sqlalchemy.engine.result import IteratorResult, SimpleResultMetaData
 
+from infra.patience import within
 from schema.statements.bound import Bound
 
 if TYPE_CHECKING:
@@ -25,6 +27,7 @@ if TYPE_CHECKING:
     from sqlalchemy.sql.elements import TextClause
 
 _MOST_TEXTS = 1_000
+_CLOSE_SECONDS = 2.0
 # Of a session, as the pool knows it: whether it keeps plans now, and since when those it has.
 _KEEPS_PLANS = "haulage.keeps_plans"
 _PLANS_SINCE = "haulage.plans_since"
@@ -92,6 +95,19 @@ def driver_of(session: PoolProxiedConnection) -> asyncpg.Connection[Any]:
     driver: asyncpg.Connection[Any] | None = session.driver_connection
     assert driver is not None, "a session that is checked out has a driver connection"
     return driver
+
+
+async def give_up(session: PoolProxiedConnection) -> None:
+    """Close a session whose statement nobody waits for, for good; have the server end that, too.
+
+    It would go on, and hold its locks, and commit. The driver asks for that on a connection of
+    its own, which takes a moment: a server that is silent gets no longer.
+    """
+    try:
+        with suppress(Exception):
+            await within(_CLOSE_SECONDS, driver_of(session).close())
+    finally:
+        session.invalidate()
 
 
 async def let_plan(session: PoolProxiedConnection, *, keep_seconds: float) -> None:

@@ -50,7 +50,11 @@ def run(name: str, serve: Serve) -> int:
         return EXIT_MISCONFIGURED
     worker = worker_name()
     configure_logging(settings, process=name, worker=worker)
-    return uvloop.run(_run(settings, worker, serve))
+    try:
+        return uvloop.run(_run(settings, worker, serve))
+    except BaseException:  # as of ``sys.exit`` in some task, which ends the loop from inside
+        log.exception("process.failed")
+        return EXIT_FAILED
 
 
 def exit_at_once(code: int) -> NoReturn:
@@ -102,7 +106,7 @@ class _Abandoned(Exception):
 
 
 async def _serve(settings: Settings, worker: str, serve: Serve) -> None:
-    stop = asyncio.Event()
+    stop, second = asyncio.Event(), asyncio.Event()
     _collect_garbage_seldom()
     loop = asyncio.get_running_loop()
     main = asyncio.current_task()
@@ -110,6 +114,7 @@ async def _serve(settings: Settings, worker: str, serve: Serve) -> None:
 
     def on_signal(name: str) -> None:
         if stop.is_set():
+            second.set()
             main.cancel("second signal")
             return
         log.info("process.stopping", signal=name)
@@ -121,7 +126,9 @@ async def _serve(settings: Settings, worker: str, serve: Serve) -> None:
     try:
         await serve(settings, worker, stop)
     except asyncio.CancelledError:
-        raise _Abandoned from None
+        if second.is_set():
+            raise _Abandoned from None
+        raise
     log.info("process.stopped")
 
 

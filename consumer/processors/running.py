@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from typing import TYPE_CHECKING
 
 import structlog
@@ -23,6 +24,10 @@ if TYPE_CHECKING:
 
 log: structlog.stdlib.BoundLogger = structlog.get_logger(__name__)
 
+# All else that a processor raises is its input's trouble: ``sys.exit``, and what native libraries
+# raise beside ``Exception``, would end the process and what it does for others.
+_NOT_THE_PROCESSORS = (asyncio.CancelledError, GeneratorExit)
+
 
 class OneByOne:
     """Runs a ``Processor``."""
@@ -40,7 +45,9 @@ class OneByOne:
     async def _run(self, claim: Claim, input_: ClaimedInput) -> Outcome:
         try:
             return storable(await self._processor.process(self._reader.work(claim, input_)))
-        except Exception as error:  # noqa: BLE001 - becomes the outcome, and is logged if unexpected
+        except _NOT_THE_PROCESSORS:
+            raise
+        except BaseException as error:  # noqa: BLE001 - becomes the outcome, and is logged if unexpected
             return _told(error, claim, [input_])
 
 
@@ -79,7 +86,9 @@ class Together:
         try:
             said = await self._processor.process_many(works)
             _check_number(said, works)
-        except Exception as error:  # noqa: BLE001 - becomes the outcome, and is logged if unexpected
+        except _NOT_THE_PROCESSORS:
+            raise
+        except BaseException as error:  # noqa: BLE001 - becomes the outcome, and is logged if unexpected
             return [_told(error, claim, inputs)] * len(works)
         return [_storable(one, claim, input_) for one, input_ in zip(said, inputs, strict=True)]
 
@@ -145,7 +154,7 @@ def _check_number(outcomes: Sequence[Outcome], works: Sequence[Work]) -> None:
         raise BadOutcome(reason)
 
 
-def _told(error: Exception, claim: Claim, inputs: Sequence[ClaimedInput]) -> Outcome:
+def _told(error: BaseException, claim: Claim, inputs: Sequence[ClaimedInput]) -> Outcome:
     if not is_expected(error):
         # Whether it is tried again is decided later: what gives up is told as an error there.
         log.warning(

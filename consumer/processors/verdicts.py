@@ -12,7 +12,7 @@ from schema.outcome import Failed, Missing, Outcome, Refused, Skipped, told
 _MOST_PROBLEMS = 20
 
 
-def outcome_of(error: Exception) -> Outcome:
+def outcome_of(error: BaseException) -> Outcome:
     """Say what follows from an exception that a processor raised."""
     error = _only_leaf(error)
     message = told(str(error))
@@ -33,14 +33,14 @@ def outcome_of(error: Exception) -> Outcome:
             return Failed(type(error).__name__, message)
 
 
-def is_expected(error: Exception) -> bool:
+def is_expected(error: BaseException) -> bool:
     """Say whether a processor raised this on purpose; what it did not deserves its traceback."""
     return isinstance(_only_leaf(error), HaulageError | ValidationError)
 
 
-def _only_leaf(error: Exception) -> Exception:
+def _only_leaf(error: BaseException) -> BaseException:
     """Unwrap what a task group of the processor's own has wrapped, if it is one error alone."""
-    while isinstance(error, ExceptionGroup) and len(error.exceptions) == 1:
+    while isinstance(error, BaseExceptionGroup) and len(error.exceptions) == 1:
         error = error.exceptions[0]
     return error
 

@@ -216,17 +216,27 @@ class SqsSender:
         if not bare:
             return report
         # What SQS refuses may be the trace alone: the trace is dropped before the message is.
-        second = await self._send_whole(bare)
+        second = await self._send_more(bare, is_any_sent=bool(report.sent))
         tried_again = {message.entry_id for message in bare}
         kept = [failure for failure in report.unsent if failure.entry_id not in tried_again]
         return SendReport(report.sent + second.sent, kept + second.unsent)
+
+    async def _send_more(self, batch: Sequence[Outgoing], *, is_any_sent: bool) -> SendReport:
+        """Send a further part of a batch; what SQS took of it before stays known in any case."""
+        try:
+            return await self._send_whole(batch)
+        except Unavailable as error:
+            if not is_any_sent:
+                raise
+            unsent = [Unsent(each.entry_id, str(error)[:500], type(error)) for each in batch]
+            return SendReport([], unsent)
 
     async def _send_apart(self, batch: Sequence[Outgoing], error: Refusal | Fault) -> SendReport:
         """Send a batch whose call was refused as a whole in halves, down to what spoils it."""
         if len(batch) > 1:
             half = len(batch) // 2
             first = await self._send_whole(batch[:half])
-            second = await self._send_whole(batch[half:])
+            second = await self._send_more(batch[half:], is_any_sent=bool(first.sent))
             return SendReport(first.sent + second.sent, first.unsent + second.unsent)
         message = batch[0]
         if len(message.attributes) > 1:

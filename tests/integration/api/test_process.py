@@ -1,5 +1,6 @@
 """``python -m api`` as a process: it starts without Postgres, and stops when told."""
 
+import asyncio
 import json
 import os
 import re
@@ -12,8 +13,13 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 import httpx
+from sqlalchemy import text
 
+from infra.database import Database
 from localstack.ports import free_port
+from tests.integration.api.conftest import ABC, AddKey
+from tests.platform import Platform
+from tests.steps import open_unit, until_waiting_for_a_lock
 
 AWAY = "postgresql://nobody@127.0.0.1:1/none"
 
@@ -84,6 +90,33 @@ def test_told_to_stop_it_says_so_and_serves_on_until_it_is_routed_past(database_
         with httpx.Client(base_url=client.base_url) as other:
             assert other.get("/livez").status_code == 200
         assert process.wait(10) == 0
+
+
+async def test_a_row_in_other_hands_costs_nobody_else_an_answer(
+    database_url: str, database: Database, platform: Platform, add_key: AddKey
+) -> None:
+    """Each request for the job kept a connection for half a minute, until there was none left."""
+    key, other = await add_key(), await add_key(owner="other")
+    with served(database_url, HAULAGE_DATABASE_POOL_SIZE="4") as (_, probe):
+        probe.get("/livez")
+        async with httpx.AsyncClient(base_url=probe.base_url, timeout=30) as client:
+            mine, others = ({"Authorization": f"Bearer {it}"} for it in (key, other))
+            inputs = {"inputs": [ABC]}
+            job = (await client.post("/jobs", json=inputs, headers=mine)).json()["jobId"]
+            async with open_unit(database) as unit:
+                await unit.execute(text("SELECT FROM job FOR UPDATE"))
+                asked = [
+                    asyncio.create_task(client.post(f"/jobs/{job}/pause", headers=mine))
+                    for _ in range(8)
+                ]
+                await until_waiting_for_a_lock(platform)
+                answer = await client.post("/jobs", json=inputs, headers=others)
+                assert answer.status_code == 202
+                refused = [await one for one in asked]
+            assert {one.status_code for one in refused} == {503}
+            assert {"in other hands" in one.json()["detail"] for one in refused} == {True}
+            answer = await client.post(f"/jobs/{job}/pause", headers=mine)
+            assert answer.json()["status"] == "PAUSED"
 
 
 def test_a_second_signal_waits_for_nobody(database_url: str) -> None:

@@ -77,6 +77,59 @@ async def test_a_unit_cancelled_in_its_statement_gives_the_pool_a_fresh_session(
         await eventually(unlocked)
 
 
+@pytest.mark.parametrize("how", ["fetch", "run"])
+async def test_a_statement_that_nobody_waits_for_any_more_ends_on_the_server_too(
+    platform: Platform, database_url: str, how: str
+) -> None:
+    """It went on for up to half a minute, held its locks, and was committed."""
+    slow = text("SELECT pg_sleep(60)")
+
+    async def unit(connection: AsyncConnection) -> None:
+        await connection.execute(slow)
+
+    async def is_over() -> bool:
+        return not await platform.rows("SELECT FROM pg_stat_activity WHERE wait_event = 'PgSleep'")
+
+    settings = settings_for(database_url, database_pool_size=1)
+    async with Database.from_settings(settings, name="narrow") as narrow:
+        asking = narrow.run(unit) if how == "run" else narrow.fetch(slow)
+        with pytest.raises(Unavailable, match="did not answer within"):
+            await narrow.answered_within(0.5, asking)
+        await eventually(is_over, timeout_seconds=10)
+
+
+async def test_a_session_that_ended_while_nobody_used_it_is_no_reason_to_fail(
+    platform: Platform, database_url: str
+) -> None:
+    settings = settings_for(database_url, database_pool_size=1)
+    ask = text("SELECT pg_backend_pid() AS pid")
+
+    async def unit(connection: AsyncConnection) -> int:
+        return int((await connection.execute(ask)).scalar_one())
+
+    async def streamed(narrow: Database) -> int:
+        async with narrow.stream(ask) as batches:
+            (batch,) = [each async for each in batches]
+        return int(batch[0].pid)
+
+    async with Database.from_settings(settings, name="narrow") as narrow:
+
+        async def fetched() -> int:
+            return int((await narrow.fetch(ask))[0].pid)
+
+        for again in (fetched, lambda: narrow.run(unit), lambda: streamed(narrow)):
+            pid = await narrow.run(unit)
+            await platform.rows(f"SELECT pg_terminate_backend({pid}, 5000)")
+            await narrow_hears_of_it()
+            assert await again() != pid
+
+
+async def narrow_hears_of_it() -> None:
+    """Let the loop read what came in: the end of the session among it."""
+    for _ in range(10):
+        await asyncio.sleep(0.01)
+
+
 @pytest.mark.parametrize("sqlstate", ["40001", "40P01"])
 async def test_a_commit_that_loses_a_race_is_run_again(
     platform: Platform, database: Database, sqlstate: str
@@ -262,6 +315,25 @@ async def test_a_plan_is_kept_as_long_as_its_statement_allows_and_no_longer(
         # What was thrown away is made anew once, and kept.
         kept = await planned_at(FOR_EVER)
         assert await planned_at(FOR_EVER) == kept
+
+
+async def test_a_pool_that_is_used_up_is_not_taken_for_a_postgres_that_is_silent(
+    database_url: str,
+) -> None:
+    """The operator would look for trouble there, and every session would be opened anew."""
+    settings = settings_for(database_url, database_pool_size=1)
+    pid = text("SELECT pg_backend_pid() AS pid")
+    async with Database.from_settings(settings, name="narrow") as narrow:
+
+        async def hold(connection: AsyncConnection) -> int:
+            with pytest.raises(Unavailable, match="the pool is used up"):
+                await narrow.answered_within(0.2, narrow.fetch(pid))
+            return int((await connection.execute(pid)).scalar_one())
+
+        held = await narrow.run(hold)
+        (row,) = await narrow.fetch(pid)
+        assert row.pid == held
+        assert await narrow.answers(5)
 
 
 async def test_what_is_refused_is_the_same_error_from_a_fetch_and_from_a_unit(

@@ -256,6 +256,33 @@ async def test_a_kind_that_cannot_be_locked_in_time_keeps_no_other_from_being_se
     assert told["kind"] == bad
 
 
+async def test_where_no_kind_can_be_locked_none_rests(
+    station: Delivery, platform: Platform, database: Database
+) -> None:
+    """Somebody alters a table: that is no kind's trouble, and all are sent once it is over."""
+    jobs = [await platform.submit(1, kind=kind) for kind in ("aaa", "zzz")]
+
+    async def are_sent() -> bool:
+        entries = [entry for job in jobs for entry in await platform.entries(job)]
+        return {entry.state for entry in entries} == {"SENT"}
+
+    async with Database.from_settings(
+        station.settings.model_copy(update={"statement_timeout_seconds": 0.2}), name="hasty"
+    ) as hasty:
+        with log_lines() as lines:
+            async with open_unit(database) as connection:
+                await connection.execute(text("LOCK TABLE job IN ACCESS EXCLUSIVE MODE"))
+                stop, relay = asyncio.Event(), replace(station, database=hasty).relay()
+                async with asyncio.TaskGroup() as group:
+                    group.create_task(relay.run(stop))
+                    await eventually(lambda: bool(named(lines, "relay.away")))
+                    await connection.rollback()
+                    await eventually(are_sent)
+                    stop.set()
+                    station.listener.wake()
+    assert not named(lines, "relay.not_locked")
+
+
 async def test_an_old_snapshot_costs_no_more_updates_and_nobody_waits_for_it(
     station: Delivery, platform: Platform, database: Database
 ) -> None:

@@ -33,7 +33,7 @@ MISDEEDS: Mapping[str, str] = {
     "swallow": "TimeLimit",
     "chatter": "TimeLimit",
     "one long line": "TimeLimit",
-    "exit": "ProcessDied",
+    "exit": "SystemExit",
     "exit in a task": "ProcessDied",
     "exit at once": "ProcessDied",
     "crash": "ProcessDied",
@@ -71,7 +71,7 @@ async def test_every_misdeed_harms_its_own_input_and_neighbours_succeed(
 async def test_a_misdeed_is_tried_again_until_the_attempts_are_used_up(
     delivery: Delivery, platform: Platform
 ) -> None:
-    job_id = await platform.submit([{"does": "exit"}], kind="isolated", max_attempts=2)
+    job_id = await platform.submit([{"does": "exit at once"}], kind="isolated", max_attempts=2)
     async with consuming(delivery, poison.ISOLATED):
         await platform.until(job_id, "FAILED", timeout_seconds=120)
     assert await outcomes(platform, job_id) == {0: ("DLQ", 2, "ProcessDied")}

@@ -1,0 +1,74 @@
+"""A job whose rows take Postgres too long to write: what that may not do to the others."""
+
+import asyncio
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+
+import pytest
+from structlog.testing import capture_logs
+
+from infra.queue.protocol import Claim, ClaimedInput
+from schema.outcome import Outcome, Succeeded
+from tests.deliveries import Delivery
+from tests.platform import Platform, Recorder, eventually
+
+LEASE_SECONDS = 6
+# What a commit may take is 5 s where leases are that short.
+SLOW = "PERFORM pg_sleep(2);"
+GIVES_UP = "RAISE EXCEPTION ''it takes too long'' USING ERRCODE = ''57014'';"
+
+
+class Together(Recorder):
+    """A runner whose inputs end at the same time: their outcomes share a commit."""
+
+    def __init__(self) -> None:
+        super().__init__(self._wait)
+        self.gate = asyncio.Event()
+        self.begun = 0
+
+    async def _wait(self, _claim: Claim, _input: ClaimedInput) -> Outcome:
+        self.begun += 1
+        await self.gate.wait()
+        return Succeeded()
+
+
+def told(lines: Sequence[Mapping[str, object]]) -> Counter[object]:
+    return Counter(line["event"] for line in lines)
+
+
+@pytest.mark.parametrize("does", [SLOW, GIVES_UP], ids=["slow", "gives up"])
+async def test_a_job_whose_rows_take_too_long_to_write_costs_the_others_nothing(
+    delivery: Delivery, platform: Platform, does: str
+) -> None:
+    slow = await platform.submit(10, chunk_size=1)
+    await platform.rows(
+        f"CREATE FUNCTION slow() RETURNS trigger LANGUAGE plpgsql AS 'BEGIN {does} RETURN NEW; END'"
+    )
+    await platform.rows(
+        "CREATE TRIGGER slow BEFORE UPDATE ON input FOR EACH ROW"
+        f" WHEN (OLD.job_id = '{slow}') EXECUTE FUNCTION slow()"
+    )
+    others = [await platform.submit(1, max_attempts=1) for _ in range(5)]
+    settings = delivery.settings.model_copy(update={"lease_seconds": LEASE_SECONDS})
+    runner = Together()
+    with capture_logs() as lines:
+        async with (
+            delivery.dispatching(),
+            replace(delivery, settings=settings).consuming(runner, concurrency=32),
+        ):
+            await eventually(lambda: runner.begun == 15)
+            runner.gate.set()
+            for job_id in others:
+                assert (await platform.until(job_id, "COMPLETED")).succeeded == 1
+            assert (await platform.job(slow)).status == "RUNNING"
+            if does == GIVES_UP:
+                await eventually(lambda: told(lines)["settle.put_aside"] == 1)
+            await platform.rows("DROP TRIGGER slow ON input")
+            assert (await platform.until(slow, "COMPLETED")).succeeded == 10
+    ran = Counter(job_id for job_id, _ in runner.ran)
+    assert [ran[job_id] for job_id in others] == [1] * 5
+    charged = {row.job_id for row in await platform.rows("SELECT job_id FROM attempt")}
+    assert charged <= {slow}, "its leases end while its rows are written, and written in vain"
+    assert told(lines)["settle.caught_up"] == told(lines)["settle.put_aside"] <= 1
+    await platform.check_consistency()
