@@ -14,7 +14,7 @@ import structlog
 from api.problems import BadField, BadFields, Problem, unavailable
 from api.reading import KindCameLast
 from infra.database import copy_text, rows_of
-from infra.retry import is_lock_timeout, is_statement_timeout
+from infra.retry import is_statement_timeout
 from schema.chunking import chunk_size
 from schema.errors import Unavailable
 from schema.ids import uuid7
@@ -57,6 +57,8 @@ _BYTES_PER_COPY = 64 * 1024 * 1024
 _SECONDS_PER_COPY = 5.0
 # Who waited for a key has waited for as long as a statement may take already.
 _KEY_SECONDS = 10
+# The time limit of the statement comes first.
+_KEY_LOCK_SECONDS = 3_600.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,8 +114,7 @@ class Submitter:
         except _NotStored as refused:
             past = refused.past
         else:
-            self._notifier.notify()
-            await asyncio.sleep(0)  # it goes out before the answer is made
+            await asyncio.sleep(0)  # what wakes the others goes out before the answer is made
             return Accepted(key, sender.trace.correlation_id, replayed=False)
         # A replay may come after its times have passed: it still is the same request.
         earlier = await self._earlier(sender, reading)
@@ -132,7 +133,17 @@ class Submitter:
         size = await self._chunk_size(submission.kind)
         head = _head(uuid7(), submission, sender, reading)
         bodies = f"[{','.join(reading.gathered())}]"
-        for row in await self._database.fetch(insert_job(head, chunk_size=size, bodies=bodies)):
+        wake = self._notifier.along()
+        inserting = insert_job(
+            head,
+            chunk_size=size,
+            bodies=bodies,
+            wake=wake,
+            lock_seconds=_lock_seconds(sender),
+        )
+        for row in await self._database.fetch(inserting):
+            if wake is None:
+                self._notifier.notify()
             return str(row.key)
         raise _NotStored
 
@@ -150,11 +161,13 @@ class Submitter:
             return await _copy_whole(connection, reading, sender, size)
 
         try:
-            return await self._database.run(store)
+            stored = await self._database.run(store)
         except _NotStored:
             # Whatever else is wrong is looked for with no transaction open.
             await asyncio.to_thread(reading.finish)
             raise
+        self._notifier.notify()
+        return stored
 
     async def _earlier(self, sender: Sender, reading: Reading) -> Accepted | None:
         if sender.idempotency_key is None:
@@ -194,8 +207,7 @@ def _telling_of_the_key(sender: Sender) -> Iterator[None]:
     try:
         yield
     except Unavailable as error:
-        has_waited = is_statement_timeout(error) or is_lock_timeout(error)
-        if sender.idempotency_key is None or not has_waited:
+        if sender.idempotency_key is None or not is_statement_timeout(error):
             raise
         log.warning("submission.timed_out", error=str(error))
         raise unavailable(
@@ -227,7 +239,8 @@ async def _copy_whole(
     if submission.times != (None, None):
         _add_past(await rows_of(connection, _tell_past(submission.times)), past)
     head = _head(rows.job_id, submission, sender, reading)
-    stored = () if past.count else await rows_of(connection, insert_job_alone(head))
+    inserting = insert_job_alone(head, lock_seconds=_lock_seconds(sender))
+    stored = () if past.count else await rows_of(connection, inserting)
     if not stored:
         raise _NotStored(past)
     many, span = submission.many_inputs, _ENTRIES_PER_INSERT * chunk_size
@@ -251,6 +264,11 @@ def _add_past(rows: Sequence[Row[Any]], bad: BadFields) -> None:
             bad.add("/scheduledFor", "is in the past")
         if row.expires_at:
             bad.add("/expiresAt", "is in the past")
+
+
+def _lock_seconds(sender: Sender) -> float | None:
+    """Say how long rows are waited for: who comes second with a key waits for the first's end."""
+    return None if sender.idempotency_key is None else _KEY_LOCK_SECONDS
 
 
 def _head(job_id: UUID, submission: Submission, sender: Sender, reading: Reading) -> dict[str, Any]:

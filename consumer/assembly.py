@@ -82,6 +82,7 @@ def assemble(
         most=settings.settle_batch,
         lock_seconds=patience,
         commit_seconds=commits,
+        statement_seconds=settings.statement_timeout_seconds,
         tell=tell,
         wake=wake,
         events=settings.events_queue_url is not None,

@@ -9,7 +9,8 @@ from __future__ import annotations
 import asyncio
 import random
 from bisect import bisect_left, bisect_right
-from typing import TYPE_CHECKING
+from itertools import groupby
+from typing import TYPE_CHECKING, NamedTuple
 
 import structlog
 
@@ -17,7 +18,7 @@ from consumer.keeper import HELD_REMEDY, Keeper
 from consumer.telling import tell_failure
 from infra.database import first_line
 from infra.patience import shortened
-from infra.retry import is_lock_timeout, is_of_a_row, jittered, sleep_unless
+from infra.retry import is_lock_timeout, is_of_a_row, is_too_slow, jittered, sleep_unless
 from infra.settle import Settled, Settlement, settle
 from infra.telemetry import names
 from infra.telemetry.instruments import SILENT
@@ -48,9 +49,18 @@ _GATHERING_SECONDS = 0.05
 _AWAY_BASE_SECONDS = 0.1
 _AWAY_CAP_SECONDS = 2.0
 _PATIENCE_OF_A_PART = 0.25
+_LEAST_COMMIT_SECONDS = 0.25
 # For an answer of a database that is there.
 _PING_SECONDS = 1.0
 _ASIDE_REMEDY = f"{HELD_REMEDY}; if nobody does, see why Postgres takes so long to write them"
+
+
+class _Patience(NamedTuple):
+    """How long a row is waited for, and a commit; and how often one job may take too long."""
+
+    lock_seconds: float
+    commit_seconds: float
+    times: int
 
 
 class Settler:
@@ -65,6 +75,7 @@ class Settler:
         most: int,
         lock_seconds: float,
         commit_seconds: float,
+        statement_seconds: float,
         tell: Callable[[], None],
         wake: Callable[[], None],
         events: bool = False,
@@ -78,8 +89,9 @@ class Settler:
         self._tell = tell
         self._wake = wake
         self._events = events
-        self._lock_seconds = lock_seconds
-        self._commit_seconds = commit_seconds
+        self._patience = _Patience(lock_seconds, commit_seconds, 2)
+        # The server ends it first, where it has the limit.
+        self._statement_seconds = max(commit_seconds, statement_seconds + _PING_SECONDS)
         self._waiting: list[Waiting] = []
         self._wanted = asyncio.Event()
         # Set when the drain is over: what cannot be settled at once is lost.
@@ -87,7 +99,7 @@ class Settler:
         self._room = asyncio.Event()
         self._room.set()
         self._aside: Keeper[Waiting] = Keeper(
-            self._commit,
+            self._commit_aside,
             self._lose,
             tell_held=_tell_put_aside,
             tell_free=_tell_caught_up,
@@ -136,7 +148,7 @@ class Settler:
             # What came before its job was put aside.
             batch = [each for each in batch if not self._aside.takes(each[0].claim, [each])]
             if batch:
-                for each in await self._commit(batch, self._lock_seconds):
+                for each in await self._commit(batch, self._patience):
                     self._aside.put_aside(each[0].claim, [each])
 
     async def _gather(self) -> None:
@@ -155,46 +167,71 @@ class Settler:
             await asyncio.sleep(0)
             quiet_turns = quiet_turns + 1 if len(self._waiting) == before else 0
 
-    async def _commit(self, batch: Sequence[Waiting], lock_seconds: float) -> list[Waiting]:
-        """Commit a batch but for what stands still, as somebody holds a row of it; give that back.
+    async def _commit_aside(
+        self, batch: Sequence[Waiting], lock_seconds: float
+    ) -> Sequence[Waiting]:
+        """Commit outcomes of a job that is put aside: they may take as long as Postgres lets them.
 
-        One outcome that cannot be recorded does not hold up the others, nor does such a job.
+        No other's lease waits for that.
         """
-        error = await self._commit_together(batch, lock_seconds)
+        return await self._commit(batch, _Patience(lock_seconds, self._statement_seconds, 1))
+
+    async def _commit(self, batch: Sequence[Waiting], patience: _Patience) -> list[Waiting]:
+        """Commit a batch but for what stands still: a row is in other hands, or takes too long.
+
+        That is given back. One outcome that cannot be recorded holds up no other either.
+        """
+        error = await self._commit_together(batch, patience)
         if len(batch) == 1 and error is not None and not isinstance(error, Unavailable):
             # Once more: the work is done, and what stood in its way may have passed.
-            error = await self._commit_together(batch, lock_seconds)
+            error = await self._commit_together(batch, patience)
         if error is None:
             return []
         if not isinstance(error, Unavailable):
             if len(batch) == 1:
-                return await self._refuse(*batch[0], error, lock_seconds)
+                return await self._refuse(*batch[0], error, patience)
         elif _is_of_one_job(batch):
             return list(batch)
-        elif is_lock_timeout(error):
+        elif is_too_slow(error):
+            return await self._commit_apart(batch, patience)
+        else:
             # Less for each part: however many jobs are held, it costs but twice as much as one.
-            lock_seconds = shortened(lock_seconds, _PATIENCE_OF_A_PART)
-        # The smaller part first: what takes too long is rather in the larger.
-        first, second = sorted(_halves(batch), key=len)
-        return [
-            *await self._commit(first, lock_seconds),
-            *await self._commit(second, lock_seconds),
-        ]
+            patience = patience._replace(
+                lock_seconds=shortened(patience.lock_seconds, _PATIENCE_OF_A_PART)
+            )
+        first, second = _halves(batch)
+        return [*await self._commit(first, patience), *await self._commit(second, patience)]
+
+    async def _commit_apart(self, batch: Sequence[Waiting], patience: _Patience) -> list[Waiting]:
+        """Commit each job by itself: a part that takes too long would hold the leases in it.
+
+        The more of them do, the less time each has.
+        """
+        left: list[Waiting] = []
+        seconds = patience.commit_seconds * _PATIENCE_OF_A_PART
+        for _, part in groupby(sorted(batch, key=_job), key=_job):
+            stuck = await self._commit(list(part), _Patience(patience.lock_seconds, seconds, 1))
+            if stuck:
+                left += stuck
+                seconds = max(_LEAST_COMMIT_SECONDS, shortened(seconds))
+        if not left:
+            log.info("settle.recovered", inputs=len(batch), after_failures=1)
+        return left
 
     async def _commit_together(
-        self, batch: Sequence[Waiting], lock_seconds: float
+        self, batch: Sequence[Waiting], patience: _Patience
     ) -> Exception | None:
         """Commit a batch once the database is there; give what part of it stands in the way.
 
         That it takes too long is no word of the database's being away where that answers others:
-        jobs are parted then, and the only one is put aside when it did so twice running.
+        it is given once it did so often enough, and of several jobs at once.
         """
         failures = in_vain = 0
         said = ""
         while True:
             is_last = self.given_up.is_set()
             try:
-                await self._record(batch, lock_seconds)
+                await self._record(batch, patience)
             except Exception as error:
                 if is_lock_timeout(error) or is_of_a_row(error):
                     return error
@@ -207,8 +244,9 @@ class Settler:
                 failures += 1
                 if failures == 1:
                     log.warning("settle.away", inputs=len(batch), error=str(error))
-                in_vain = in_vain + 1 if await self._database.answers(_PING_SECONDS) else 0
-                if isinstance(error, Unavailable) and in_vain > _is_of_one_job(batch):
+                is_there = is_too_slow(error) and await self._database.answers(_PING_SECONDS)
+                in_vain = in_vain + 1 if is_there else 0
+                if in_vain >= (patience.times if _is_of_one_job(batch) else 1):
                     return error
                 pause = jittered(
                     failures, base_seconds=_AWAY_BASE_SECONDS, cap_seconds=_AWAY_CAP_SECONDS
@@ -219,7 +257,7 @@ class Settler:
                     log.info("settle.recovered", inputs=len(batch), after_failures=failures)
                 return None
 
-    async def _record(self, batch: Sequence[Waiting], lock_seconds: float) -> None:
+    async def _record(self, batch: Sequence[Waiting], patience: _Patience) -> None:
         """Record a batch in one commit, and tell whoever wants to know."""
         with self._instruments.tracing.together(
             names.SETTLE,
@@ -234,9 +272,9 @@ class Settler:
                 backoffs=self._backoffs,
                 jitter=random.random,
                 events=self._events,
-                lock_seconds=lock_seconds,
+                lock_seconds=patience.lock_seconds,
             )
-            lines = await self._database.answered_within(self._commit_seconds, settling)
+            lines = await self._database.answered_within(patience.commit_seconds, settling)
         self._instruments.metrics.settled(lines)
         if any(line.ended_early for line in lines):
             # Else the rest of the job would run on until the sweeper's next round.
@@ -262,7 +300,7 @@ class Settler:
             lease.note_given_up()
 
     async def _refuse(
-        self, lease: Lease, settlement: Settlement, error: Exception, lock_seconds: float
+        self, lease: Lease, settlement: Settlement, error: Exception, patience: _Patience
     ) -> list[Waiting]:
         """Let an input die of which an outcome came that cannot be recorded."""
         claim = settlement.claim
@@ -278,7 +316,7 @@ class Settler:
             lease.note_given_up()
             return []
         refused = settlement._replace(outcome=Refused("BadOutcome", reason))
-        return await self._commit([(lease, refused)], lock_seconds)
+        return await self._commit([(lease, refused)], patience)
 
 
 def _tell_put_aside(claim: Claim) -> None:

@@ -33,7 +33,7 @@ log: structlog.stdlib.BoundLogger = structlog.get_logger(__name__)
 # part of that time.
 _REST_SECONDS = 5.0
 _REST_CAP_SECONDS = 60.0
-_SHARE_OF_A_REST = 0.25
+_SHARE_OF_A_REST = 0.5
 # For an answer of a database that is there.
 _PING_SECONDS = 1.0
 # How soon a full window is looked at again: consumers do not say what they claim.
@@ -103,7 +103,7 @@ class InputSource:
         failed: dict[str, Unavailable] = {}
         for row in sorted(tried, key=lambda row: row.kind not in self._failing):
             try:
-                rows = await self._lock(token, row.kind, row.room, is_alone=len(tried) == 1)
+                rows = await self._lock(token, row.kind, row.room)
             except Unavailable as error:
                 if await self._database.answers(_PING_SECONDS):
                     failed[row.kind] = error
@@ -112,7 +112,7 @@ class InputSource:
                     raise
                 break  # what was locked is sent, or it would wait for its lock to end
             found += rows
-        if len(failed) == len(tried) > 0:
+        if failed and not failed.keys() & self._failing and len(failed) == len(tried):
             # It may be the database, as far as is known.
             raise next(iter(failed.values()))
         self._rest(failed)
@@ -127,9 +127,7 @@ class InputSource:
             return False
         return True
 
-    async def _lock(
-        self, token: str, kind: str, room: int, *, is_alone: bool
-    ) -> Sequence[Row[Any]]:
+    async def _lock(self, token: str, kind: str, room: int) -> Sequence[Row[Any]]:
         turn = self._turns.get(kind, FIRST_TURN)
         locking = self._locking.fetch(
             statements.lock_ready(
@@ -140,7 +138,7 @@ class InputSource:
                 turn=turn,
             )
         )
-        if not is_alone and (failing := self._failing.get(kind)) is not None:
+        if (failing := self._failing.get(kind)) is not None:
             patience = failing.seconds * _SHARE_OF_A_REST
             locking = self._database.answered_within(patience, locking)
         rows = await locking

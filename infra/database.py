@@ -64,7 +64,7 @@ _CLOSED_CLASSES = ("28", "3D000")
 _READ_ONLY = "25006"
 _LOST_CLASS = "08"
 _CLOSE_SECONDS = 5.0
-_USED_UP = "no free database connection: the pool is used up"
+_USED_UP = "no free database connection: the pool is used up, perhaps by waits for postgres"
 _PING = text("SELECT 1")
 # Of a session, as the pool knows it: when it was taken from there for the first time.
 _OPENED_AT = "haulage.opened_at"
@@ -72,9 +72,9 @@ _OPENED_AT = "haulage.opened_at"
 
 @dataclass(slots=True)
 class _Asking:
-    """Somebody who waits for an answer for a while: whether there was a session to ask."""
+    """Somebody who waits for an answer for a while: whether it is others who have to end first."""
 
-    was_given_one: bool = False
+    waits_for_others: bool = False
 
 
 _asking: ContextVar[_Asking | None] = ContextVar("asking", default=None)
@@ -163,7 +163,7 @@ class Database:
             while self._is_of_no_use(session):
                 session.invalidate()
                 session = await check_out(self._engine)
-            _note_session()
+            _note_wait(for_others=False)
             try:
                 if values:
                     # Without values, Postgres keeps the plan in any case.
@@ -190,7 +190,7 @@ class Database:
         try:
             return await within(seconds, work)
         except TimeoutError as error:
-            if not asking.was_given_one and self._is_used_up():
+            if asking.waits_for_others:
                 raise Unavailable(_USED_UP) from error
             self._doubted_at = time.monotonic()
             raise Unavailable(f"postgres did not answer within {seconds:.1f} s") from error
@@ -262,7 +262,7 @@ class Database:
                 if self._is_of_no_use(session_of(connection)):
                     await connection.invalidate()
                     continue
-                _note_session()
+                _note_wait(for_others=False)
                 try:
                     await let_plan(session_of(connection), keep_seconds=0.0)
                     self._tell_wait(asked, was_used_up=was_used_up)
@@ -273,8 +273,11 @@ class Database:
                 return
 
     def _is_used_up(self) -> bool:
+        """Say whether a session must wait for others, and note that for who is patient."""
         pool = self._engine.pool
-        return isinstance(pool, QueuePool) and pool.checkedout() >= pool.size()
+        is_used_up = isinstance(pool, QueuePool) and pool.checkedout() >= pool.size()
+        _note_wait(for_others=is_used_up)
+        return is_used_up
 
     def _tell_wait(self, asked: float, *, was_used_up: bool) -> None:
         seconds = time.perf_counter() - asked
@@ -287,9 +290,9 @@ class Database:
         await self.fetch(_PING)
 
 
-def _note_session() -> None:
+def _note_wait(*, for_others: bool) -> None:
     if (asking := _asking.get()) is not None:
-        asking.was_given_one = True
+        asking.waits_for_others = for_others
 
 
 async def rows_of(connection: AsyncConnection, statement: TextClause | Bound) -> Sequence[Row[Any]]:
@@ -356,7 +359,12 @@ async def _speaking_plainly() -> AsyncIterator[None]:
         if isinstance(error, ValueError | TypeError):
             raise  # a value that the driver cannot send: nothing is away
         raise Unavailable(f"database is away: {first_line(error)}") from error
-    except (OSError, TimeoutError, asyncpg.TargetServerAttributeNotMatched) as error:
+    except (
+        OSError,
+        TimeoutError,
+        asyncpg.InternalClientError,
+        asyncpg.TargetServerAttributeNotMatched,
+    ) as error:
         raise Unavailable(f"database is away: {first_line(error)}") from error
 
 

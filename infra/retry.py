@@ -26,6 +26,7 @@ Result = TypeVar("Result")
 
 _SERIALIZATION_FAILURES = frozenset({"40001", "40P01"})
 _RUNS = 8
+_NOT_BEGUN = "cannot switch to state"
 # A value, a constraint, a limit, what a trigger raises, a row that cannot be read.
 _OF_A_ROW = ("22", "23", "54", "P0", "XX")
 
@@ -51,6 +52,13 @@ def is_statement_timeout(error: BaseException) -> bool:
     return isinstance(error, Unavailable) and cause is not None and sqlstate(cause) == "57014"
 
 
+def is_too_slow(error: BaseException) -> bool:
+    """Say whether a statement took too long, by the server's word or by that of who waited."""
+    return is_statement_timeout(error) or (
+        isinstance(error, Unavailable) and isinstance(error.__cause__, TimeoutError)
+    )
+
+
 def is_of_a_row(error: BaseException) -> bool:
     """Say whether a row is at fault, or what is to be written: others can still be dealt with."""
     state = sqlstate(error) or ""
@@ -61,9 +69,16 @@ def is_of_a_row(error: BaseException) -> bool:
 
 
 def deserves_another_run(error: BaseException) -> bool:
-    """Say whether the transaction lost a race: with another one, or with a change of a table."""
-    return sqlstate(error) in _SERIALIZATION_FAILURES or isinstance(
-        getattr(error, "orig", error).__cause__, asyncpg.InvalidCachedStatementError
+    """Say whether the transaction lost a race, and is not in.
+
+    With another one, with a change of a table, or with the end of a session that was idle: the
+    driver has read of that, and finds itself in no state to begin anything.
+    """
+    cause = getattr(error, "orig", error).__cause__
+    return (
+        sqlstate(error) in _SERIALIZATION_FAILURES
+        or isinstance(cause, asyncpg.InvalidCachedStatementError)
+        or (isinstance(cause, asyncpg.InternalClientError) and _NOT_BEGUN in str(cause))
     )
 
 

@@ -7,6 +7,8 @@ A wake-up is a courtesy: whoever waits also polls, so a lost one costs lateness,
 from __future__ import annotations
 
 import asyncio
+import math
+import time
 from typing import TYPE_CHECKING, Any
 
 import asyncpg
@@ -28,6 +30,8 @@ CHANNEL = "haulage_work"
 CONTROL_CHANNEL = "haulage_control"
 # How the driver says that there is no connection, or no longer one.
 _LOST = (OSError, asyncpg.PostgresError, asyncpg.InterfaceError, asyncpg.InternalClientError)
+# Wake-ups further apart than this go along with the commit that is their reason.
+_SELDOM_SECONDS = 0.02
 _NOTIFY = sa.text("SELECT pg_notify(channel, '') FROM unnest(CAST(:channels AS text[])) AS channel")
 
 
@@ -131,10 +135,22 @@ class Notifier:
         self._enabled = enabled
         self._wanted = asyncio.Event()
         self._channels: set[str] = set()
+        self._along_at = -math.inf
 
     def notify(self) -> None:
         """Ask for a wake-up of those who wait for work; never waits."""
         self._ask(CHANNEL)
+
+    def along(self) -> str | None:
+        """Give the channel that a commit may notify by itself; nothing where that would be many.
+
+        It spares the wake-up a statement of its own. Postgres takes such commits one at a time.
+        """
+        now = time.monotonic()
+        is_seldom = self._enabled and now - self._along_at >= _SELDOM_SECONDS
+        if is_seldom:
+            self._along_at = now
+        return CHANNEL if is_seldom else None
 
     def notify_control(self) -> None:
         """Ask that consumers look at their jobs' statuses now; never waits."""

@@ -67,7 +67,7 @@ class Platform:
         self, inputs: Sequence[Any] | int, *, chunk_size: int = 10, **head: Any
     ) -> UUID:
         bodies = list(range(inputs)) if isinstance(inputs, int) else list(inputs)
-        job_id = uuid7()
+        job_id, wake = uuid7(), head.pop("wake", None)
         values: dict[str, Any] = {
             "id": job_id,
             "owner_id": self.owner_id,
@@ -88,7 +88,7 @@ class Platform:
             "baggage": None,
         }
         await self.database.fetch(
-            insert_job(values | head, chunk_size=chunk_size, bodies=json.dumps(bodies))
+            insert_job(values | head, chunk_size=chunk_size, bodies=json.dumps(bodies), wake=wake)
         )
         return job_id
 

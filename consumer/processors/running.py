@@ -1,4 +1,8 @@
-"""Runs a processor over inputs of a claim; whatever it raises or returns becomes an outcome."""
+"""Runs a processor over inputs of a claim; whatever it raises or returns becomes an outcome.
+
+Also ``sys.exit``, and what bindings of other languages raise beside ``Exception``: that would end
+the process, and what it does for others.
+"""
 
 from __future__ import annotations
 
@@ -24,10 +28,6 @@ if TYPE_CHECKING:
 
 log: structlog.stdlib.BoundLogger = structlog.get_logger(__name__)
 
-# All else that a processor raises is its input's trouble: ``sys.exit``, and what native libraries
-# raise beside ``Exception``, would end the process and what it does for others.
-_NOT_THE_PROCESSORS = (asyncio.CancelledError, GeneratorExit)
-
 
 class OneByOne:
     """Runs a ``Processor``."""
@@ -45,7 +45,7 @@ class OneByOne:
     async def _run(self, claim: Claim, input_: ClaimedInput) -> Outcome:
         try:
             return storable(await self._processor.process(self._reader.work(claim, input_)))
-        except _NOT_THE_PROCESSORS:
+        except asyncio.CancelledError:
             raise
         except BaseException as error:  # noqa: BLE001 - becomes the outcome, and is logged if unexpected
             return _told(error, claim, [input_])
@@ -86,7 +86,7 @@ class Together:
         try:
             said = await self._processor.process_many(works)
             _check_number(said, works)
-        except _NOT_THE_PROCESSORS:
+        except asyncio.CancelledError:
             raise
         except BaseException as error:  # noqa: BLE001 - becomes the outcome, and is logged if unexpected
             return [_told(error, claim, inputs)] * len(works)

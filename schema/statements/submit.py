@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 import sqlalchemy as sa
 
 from schema.statements.bound import FOR_EVER, Bound
+from schema.statements.locks import BRIEFLY, lock_timeout
 from schema.statements.turns import STRIDE
 
 if TYPE_CHECKING:
@@ -16,7 +17,7 @@ if TYPE_CHECKING:
     from sqlalchemy.sql.elements import TextClause
 
 # The number comes from a sequence: no row is locked, and gaps mean nothing.
-_HEAD = """
+_HEAD = f"""
 WITH head AS (
     INSERT INTO job (id, key, owner_id, kind, status, priority, max_attempts, fail_fast, tolerated,
                      options, metadata, request_date, scheduled_for, expires_at, total,
@@ -34,6 +35,7 @@ WITH head AS (
            CAST(:correlation_id AS text), CAST(:traceparent AS text), CAST(:tracestate AS text),
            CAST(:baggage AS text)
     FROM nextval('job_number') AS n
+    WHERE {BRIEFLY}
     ON CONFLICT (owner_id, idempotency_key) WHERE idempotency_key IS NOT NULL DO NOTHING
     RETURNING *
 )
@@ -67,7 +69,10 @@ _WHOLE = sa.text(
     JOIN chunk ON chunk.first_ordinal
                = (b.ordinality - 1) / CAST(:chunk_size AS integer) * CAST(:chunk_size AS integer)
 )
-SELECT key, status FROM head
+SELECT key, status,
+       CASE WHEN CAST(:wake AS text) IS NOT NULL
+            THEN pg_notify(CAST(:wake AS text), '') END AS woken
+FROM head
 """
 )
 
@@ -102,14 +107,24 @@ WHERE owner_id = CAST(:owner_id AS uuid) AND idempotency_key = CAST(:idempotency
 INPUT_COPY_COLUMNS = ("job_id", "ordinal", "body", "entry_id")
 
 
-def insert_job(head: Mapping[str, Any], *, chunk_size: int, bodies: str) -> Bound:
+def insert_job(
+    head: Mapping[str, Any],
+    *,
+    chunk_size: int,
+    bodies: str,
+    wake: str | None = None,
+    lock_seconds: float | None = None,
+) -> Bound:
     """Insert a whole job in one statement; ``bodies`` is a JSON array, one element an input.
 
     ``head`` has a value for every column that the client decides on; ``tolerated`` may be left
-    out. Returns (key, status), or no row when the owner has used the idempotency key before.
+    out. The commit notifies the channel ``wake``, if there is one. No row, nor who uses the
+    same idempotency key now, is waited for longer than ``lock_seconds``. Returns (key, status), or
+    no row when the owner has used the idempotency key before.
     """
     whole = {"first": 0, "until": head["total"], "chunk_size": chunk_size, "bodies": bodies}
-    values = {"tolerated": 0, **head, **whole}
+    values = {"tolerated": 0, "wake": wake, **head, **whole}
+    values["lock_timeout"] = lock_timeout(lock_seconds)
     # It reads nothing that grows: planning it anew cost Postgres as much as running it.
     return Bound(_WHOLE, values, plan_seconds=FOR_EVER)
 
@@ -119,12 +134,12 @@ def reserve_entries(many: int) -> Bound:
     return Bound(_RESERVE, {"many": many})
 
 
-def insert_job_alone(head: Mapping[str, Any]) -> Bound:
+def insert_job_alone(head: Mapping[str, Any], *, lock_seconds: float | None = None) -> Bound:
     """Insert a job whose inputs were copied, and whose entries follow, in the same transaction.
 
     ``head``, and what is returned, as for ``insert_job``.
     """
-    return Bound(_ALONE, {"tolerated": 0, **head})
+    return Bound(_ALONE, {"tolerated": 0, **head, "lock_timeout": lock_timeout(lock_seconds)})
 
 
 def insert_entries(

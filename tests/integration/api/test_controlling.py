@@ -134,6 +134,27 @@ async def test_a_move_wakes_those_who_listen_after_it_is_committed(
             task.cancel()
 
 
+async def test_who_listens_hears_of_each_submission_however_it_is_stored(
+    api: Api, work: Work, database_url: str
+) -> None:
+    """One goes along with its commit, one that follows at once does not, a large one never."""
+    settings = settings_for(database_url)
+    listener, notifier = Listener(settings, name="test"), Notifier(work.database, enabled=True)
+    woken = listener.wakes()
+    app = application(work.database, database_url, notifier=notifier)
+    async with await Api(app, api.add_key).client() as client, asyncio.TaskGroup() as group:
+        side = [group.create_task(each.run()) for each in (listener, notifier)]
+        async with asyncio.timeout(20):
+            # What the listener tells at its start comes first.
+            await woken.wait()
+            for many in (1, 1, 1, 60, 60):
+                woken.clear()
+                await submit(client, notes(many))
+                await woken.wait()
+        for task in side:
+            task.cancel()
+
+
 async def test_the_log_says_what_a_move_found_and_left(client: httpx.AsyncClient) -> None:
     job = await submit(client, {"inputs": [ABC]})
     with capture_logs() as events:

@@ -117,6 +117,15 @@ async def test_a_row_in_other_hands_costs_nobody_else_an_answer(
             assert {"in other hands" in one.json()["detail"] for one in refused} == {True}
             answer = await client.post(f"/jobs/{job}/pause", headers=mine)
             assert answer.json()["status"] == "PAUSED"
+            async with open_unit(database) as unit:
+                await unit.execute(text("SELECT FROM owner FOR UPDATE"))
+                # It may have to wait for the request that used its key before.
+                with_key = asyncio.create_task(
+                    client.post("/jobs", json=inputs, headers=mine | {"Idempotency-Key": "k"})
+                )
+                assert (await client.post("/jobs", json=inputs, headers=mine)).status_code == 503
+                assert not with_key.done()
+            assert (await with_key).status_code == 202
 
 
 def test_a_second_signal_waits_for_nobody(database_url: str) -> None:

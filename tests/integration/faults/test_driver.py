@@ -13,6 +13,7 @@ from infra.retry import sqlstate
 from schema.errors import Unavailable
 from schema.statements.bound import FOR_EVER, Bound
 from tests.platform import Platform, eventually, settings_for
+from tests.stubs.loopback import LoopbackServer
 from tests.stubs.postgres_wire import is_commit, is_sync_after_execute
 from tests.stubs.tcp_proxy import Cut, TcpProxy
 
@@ -128,6 +129,28 @@ async def narrow_hears_of_it() -> None:
     """Let the loop read what came in: the end of the session among it."""
     for _ in range(10):
         await asyncio.sleep(0.01)
+
+
+async def test_a_session_of_which_the_end_is_half_read_is_no_reason_to_fail(
+    platform: Platform, database_url: str
+) -> None:
+    """The driver has read why, and not yet that it is over: it can begin nothing."""
+    ask = text("SELECT pg_backend_pid() AS pid")
+
+    async def unit(connection: AsyncConnection) -> int:
+        return int((await connection.execute(ask)).scalar_one())
+
+    settings = settings_for(database_url, database_pool_size=1)
+    async with Database.from_settings(settings, name="narrow") as narrow:
+        for _ in range(30):
+            pid = await narrow.run(unit)
+            ended = asyncio.create_task(platform.rows(f"SELECT pg_terminate_backend({pid}, 5000)"))
+            while not ended.done():
+                await asyncio.gather(narrow.run(unit), return_exceptions=True)
+            # Whatever the loop had read by then.
+            assert await narrow.run(unit) > 0
+            assert (await narrow.fetch(ask))[0].pid > 0
+            await ended
 
 
 @pytest.mark.parametrize("sqlstate", ["40001", "40P01"])
@@ -334,6 +357,23 @@ async def test_a_pool_that_is_used_up_is_not_taken_for_a_postgres_that_is_silent
         (row,) = await narrow.fetch(pid)
         assert row.pid == held
         assert await narrow.answers(5)
+
+
+class Silent(LoopbackServer):
+    """Takes every connection, and says nothing."""
+
+    async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.read()
+        writer.close()
+
+
+async def test_a_postgres_that_does_not_let_anybody_in_is_silent_and_no_pool_is_used_up() -> None:
+    async with Silent() as silent:
+        url = f"postgresql://nobody@127.0.0.1:{silent.port}/none"
+        settings = settings_for(url, database_pool_size=1)
+        async with Database.from_settings(settings, name="silent") as database:
+            with pytest.raises(Unavailable, match="did not answer"):
+                await database.answered_within(0.2, database.ping())
 
 
 async def test_what_is_refused_is_the_same_error_from_a_fetch_and_from_a_unit(

@@ -132,6 +132,26 @@ async def test_fifty_writers_share_wake_ups_that_carry_nothing(
     assert set(heard) == {""}
 
 
+async def test_a_wake_up_that_is_seldom_goes_along_with_its_commit(
+    database: Database, database_url: str, platform: Platform
+) -> None:
+    """And only then: Postgres takes commits with one of them one at a time."""
+    heard: list[None] = []
+    ear: asyncpg.Connection[Any] = await asyncpg.connect(database_url)
+    await ear.add_listener(CHANNEL, lambda *_: heard.append(None))
+    notifier = Notifier(database, enabled=True)
+    along = [notifier.along() for _ in range(3)]
+    assert along == [CHANNEL, None, None]
+    for wake in (None, *along):
+        await platform.submit(1, wake=wake)
+    await eventually(lambda: bool(heard))
+    await ear.execute("SELECT 1")
+    assert len(heard) == 1
+    await stretch(0.03)
+    assert notifier.along() == CHANNEL
+    await ear.close()
+
+
 async def test_wake_ups_can_be_switched_off(
     database: Database, database_url: str, platform: Platform
 ) -> None:
@@ -139,6 +159,7 @@ async def test_wake_ups_can_be_switched_off(
     notifier = Notifier(database, enabled=settings.notify)
     notifier.notify()
     assert not notifier._wanted.is_set()
+    assert notifier.along() is None
     await Listener(settings, name="test").run()
     assert not await listeners(platform)
 
