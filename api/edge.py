@@ -153,7 +153,9 @@ def _problem(error: Exception) -> Problem:
         return unavailable("the database did not answer in time; nothing was lost, try again")
     if is_lock_timeout(error):
         log.warning("http.row_in_other_hands", error=str(error))
-        return unavailable("what this is to change is in other hands; nothing was lost, try again")
+        return unavailable(
+            "what this needs is in other hands: a lock in the database; nothing was lost, try again"
+        )
     if isinstance(error, Unavailable):
         log.warning("http.neighbour_away", error=str(error))
         return unavailable("the database is away; nothing was lost, try again")

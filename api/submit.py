@@ -6,15 +6,17 @@ import asyncio
 import time
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from functools import partial
 from http import HTTPStatus
 from typing import TYPE_CHECKING, Any
 
 import structlog
+from sqlalchemy.exc import DBAPIError
 
 from api.problems import BadField, BadFields, Problem, unavailable
 from api.reading import KindCameLast
 from infra.database import copy_text, rows_of
-from infra.retry import is_statement_timeout
+from infra.retry import is_statement_timeout, sqlstate
 from schema.chunking import chunk_size
 from schema.errors import Unavailable
 from schema.ids import uuid7
@@ -57,6 +59,8 @@ _BYTES_PER_COPY = 64 * 1024 * 1024
 _SECONDS_PER_COPY = 5.0
 # Who waited for a key has waited for as long as a statement may take already.
 _KEY_SECONDS = 10
+# Of a limit of Postgres, such as its queue of notifications.
+_TOO_MANY_NOTIFICATIONS = "54000"
 # The time limit of the statement comes first.
 _KEY_LOCK_SECONDS = 3_600.0
 
@@ -133,15 +137,22 @@ class Submitter:
         size = await self._chunk_size(submission.kind)
         head = _head(uuid7(), submission, sender, reading)
         bodies = f"[{','.join(reading.gathered())}]"
-        wake = self._notifier.along()
-        inserting = insert_job(
+        insert = partial(
+            insert_job,
             head,
             chunk_size=size,
             bodies=bodies,
-            wake=wake,
             lock_seconds=_lock_seconds(sender),
         )
-        for row in await self._database.fetch(inserting):
+        wake = self._notifier.along()
+        try:
+            rows = await self._database.fetch(insert(wake=wake))
+        except DBAPIError as error:
+            if wake is None or sqlstate(error) != _TOO_MANY_NOTIFICATIONS:
+                raise
+            # Somebody listens and does not hear: a wake-up is a courtesy, and costs no job.
+            wake, rows = None, await self._database.fetch(insert())
+        for row in rows:
             if wake is None:
                 self._notifier.notify()
             return str(row.key)

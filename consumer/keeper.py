@@ -130,10 +130,9 @@ class Keeper(Generic[Item]):
     async def _try(self, job: _Job[Item], lock_seconds: float) -> bool:
         """Try what waits of a job, commit by commit; say whether nothing of it is left."""
         job.was_tried = True
-        is_last_try = False
         while job.waiting:
             batch = job.waiting[: job.most]
-            is_last_try = is_last_try or self._given_up.is_set()
+            is_last_try = self._given_up.is_set()
             try:
                 left = await self._attempt(batch, lock_seconds)
             except Unavailable:
@@ -149,7 +148,7 @@ class Keeper(Generic[Item]):
             if left:
                 return False
         since = self._forget(job)
-        if since is not None and not is_last_try:
+        if since is not None and not self._given_up.is_set():
             # What was tried for the last time may have been lost as well.
             with traced(job.claim.trace, job=job.claim.job_key):
                 self._tell_free(job.claim, time.monotonic() - since)

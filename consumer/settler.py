@@ -214,7 +214,7 @@ class Settler:
             if stuck:
                 left += stuck
                 seconds = max(_LEAST_COMMIT_SECONDS, shortened(seconds))
-        if not left:
+        if not (left or self.given_up.is_set()):
             log.info("settle.recovered", inputs=len(batch), after_failures=1)
         return left
 

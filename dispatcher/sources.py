@@ -101,21 +101,22 @@ class InputSource:
         tried = [row for row in rooms if self._has_its_turn(row.kind, row.room)]
         found: list[Row[Any]] = []
         failed: dict[str, Unavailable] = {}
+        is_any_lockable = False
         for row in sorted(tried, key=lambda row: row.kind not in self._failing):
             try:
-                rows = await self._lock(token, row.kind, row.room)
+                found += await self._lock(token, row.kind, row.room)
+                is_any_lockable = True
             except Unavailable as error:
                 if await self._database.answers(_PING_SECONDS):
                     failed[row.kind] = error
-                    continue
-                if not found:
+                elif not found:
                     raise
-                break  # what was locked is sent, or it would wait for its lock to end
-            found += rows
-        if failed and not failed.keys() & self._failing and len(failed) == len(tried):
+                if found:
+                    break  # these are sent, or they would wait for their locks to end
+        if failed and not is_any_lockable and failed.keys() - self._failing.keys():
             # It may be the database, as far as is known.
             raise next(iter(failed.values()))
-        self._rest(failed)
+        self._rest(failed, is_any_lockable=is_any_lockable)
         return found
 
     def _has_its_turn(self, kind: str, room: int) -> bool:
@@ -148,11 +149,13 @@ class InputSource:
             self._filled[kind] = asyncio.get_running_loop().time()
         return rows
 
-    def _rest(self, failed: Mapping[str, Unavailable]) -> None:
+    def _rest(self, failed: Mapping[str, Unavailable], *, is_any_lockable: bool) -> None:
         """Pass over the kinds that could not be locked while another was: it is about them."""
         for kind, error in failed.items():
             before = self._failing.get(kind)
-            seconds = min(2 * before.seconds, _REST_CAP_SECONDS) if before else _REST_SECONDS
+            seconds = before.seconds if before else _REST_SECONDS
+            if before and is_any_lockable:
+                seconds = min(2 * seconds, _REST_CAP_SECONDS)
             self._failing[kind] = _Failing(asyncio.get_running_loop().time() + seconds, seconds)
             log.warning("relay.not_locked", kind=kind, error=str(error), retry_in_seconds=seconds)
 

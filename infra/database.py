@@ -204,7 +204,7 @@ class Database:
         """
         try:
             await self.answered_within(seconds, self.ping())
-        except HaulageError:
+        except Exception:  # noqa: BLE001 - whatever it says, it does not do what it is asked for
             return False
         return True
 

@@ -85,7 +85,11 @@ async def _code_of(settings: Settings, worker: str, serve: Serve) -> int:
     except _Abandoned:
         log.warning("process.abandoned", remedy="the drain was cut short by a second signal")
         return EXIT_FAILED
-    except Exception as error:  # the last line of defence: whatever ended the process is logged
+    except (SystemExit, KeyboardInterrupt):  # they end the loop, too, and are told outside
+        raise
+    except asyncio.CancelledError:  # one of them ended the loop, in a task that nobody waits for
+        return EXIT_FAILED
+    except BaseException as error:  # the last line of defence: whatever ended the process is logged
         causes = _leaves(error)
         if all(isinstance(cause, Misconfigured) for cause in causes):
             message = "; ".join(map(str, causes))

@@ -73,7 +73,7 @@ class Together:
             try:
                 works.append(self._reader.work(claim, input_))
                 readable.append(input_)
-            except Exception as error:  # noqa: BLE001 - becomes the outcome
+            except BaseException as error:  # noqa: BLE001 - becomes the outcome
                 outcomes[input_.ordinal] = _told(error, claim, [input_])
         if works:
             given = await self._run(claim, readable, works)
@@ -112,7 +112,7 @@ class _Reader:
         try:
             options = self._options_of(claim)
             bodies = self._many.validate_json(f"[{','.join(input_.body for input_ in inputs)}]")
-        except Exception:  # noqa: BLE001 - read one by one, the one at fault says what it is
+        except BaseException:  # noqa: BLE001 - read one by one, the one at fault says what it is
             return None
         return [
             _work(claim, input_, body, options) for input_, body in zip(inputs, bodies, strict=True)

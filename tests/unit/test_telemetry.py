@@ -373,22 +373,26 @@ async def leave():
 
 async def serve(settings, worker, stop):
     async with asyncio.TaskGroup() as group:
-        group.create_task(leave())
+        {where}.create_task(leave())
         await asyncio.sleep(3600)
 
 sys.exit(run("leaving", serve))
 """
 
 
-@pytest.mark.parametrize("what", ["SystemExit(3)", "BaseException('no error')"])
-def test_whatever_ends_a_process_from_inside_is_logged_as_that(what: str) -> None:
+@pytest.mark.parametrize(
+    ("what", "where"),
+    [("SystemExit(3)", "group"), ("SystemExit(3)", "asyncio"), ("BaseException('no')", "group")],
+)
+def test_whatever_ends_a_process_from_inside_is_logged_as_that(what: str, where: str) -> None:
     """It was told as a second signal, which nobody had sent, or as plain text."""
     environment = {"DATABASE_URL": DSN, "HAULAGE_LOG_FORMAT": "json", "CONSUMER_MODE": "outbox"}
     ended = subprocess.run(
-        [sys.executable, "-c", LEAVING.format(what=what)],
+        [sys.executable, "-c", LEAVING.format(what=what, where=where)],
         env=environment, cwd=CHECKOUT, capture_output=True, text=True, timeout=60, check=False,
     )  # fmt: skip
     assert ended.returncode == 1, ended.stderr[-2_000:]
     lines = [json.loads(line) for line in (ended.stdout + ended.stderr).splitlines()]
-    assert [line["event"] for line in lines] == ["process.started", "process.failed"]
+    told = [line["event"] for line in lines if line["event"].startswith("process.")]
+    assert told == ["process.started", "process.failed"]
     assert what.partition("(")[0] in str(lines[-1]["exception"])

@@ -155,6 +155,26 @@ async def test_who_listens_hears_of_each_submission_however_it_is_stored(
             task.cancel()
 
 
+async def test_a_wake_up_that_postgres_does_not_take_costs_no_job(
+    api: Api, work: Work, database_url: str
+) -> None:
+    """Its queue of notifications is full where somebody listens and never hears."""
+    await work.rows("CREATE SEQUENCE tries")
+    await work.rows(
+        "CREATE FUNCTION refuse() RETURNS trigger LANGUAGE plpgsql AS"
+        " 'BEGIN IF nextval(''tries'') = 1 THEN"
+        " RAISE EXCEPTION ''too many notifications'' USING ERRCODE = ''54000'';"
+        " END IF; RETURN NEW; END'"
+    )
+    await work.rows(
+        "CREATE TRIGGER refuse BEFORE INSERT ON job FOR EACH ROW EXECUTE FUNCTION refuse()"
+    )
+    app = application(work.database, database_url, notifier=Notifier(work.database, enabled=True))
+    async with await Api(app, api.add_key).client() as client:
+        assert (await client.post("/jobs", json=notes(1))).status_code == 202
+    assert len(await work.rows("SELECT FROM job")) == 1
+
+
 async def test_the_log_says_what_a_move_found_and_left(client: httpx.AsyncClient) -> None:
     job = await submit(client, {"inputs": [ABC]})
     with capture_logs() as events:

@@ -11,6 +11,7 @@ import pytest
 from sqlalchemy import text
 from sqlalchemy.ext.asyncio import AsyncConnection
 
+from dispatcher.sources import _Failing
 from infra.database import Database
 from schema.errors import Unavailable
 from schema.statements.claim import claim_by_id
@@ -256,8 +257,9 @@ async def test_a_kind_that_cannot_be_locked_in_time_keeps_no_other_from_being_se
     assert told["kind"] == bad
 
 
+@pytest.mark.parametrize("is_one_failing", [False, True])
 async def test_where_no_kind_can_be_locked_none_rests(
-    station: Delivery, platform: Platform, database: Database
+    station: Delivery, platform: Platform, database: Database, is_one_failing: bool
 ) -> None:
     """Somebody alters a table: that is no kind's trouble, and all are sent once it is over."""
     jobs = [await platform.submit(1, kind=kind) for kind in ("aaa", "zzz")]
@@ -273,6 +275,8 @@ async def test_where_no_kind_can_be_locked_none_rests(
             async with open_unit(database) as connection:
                 await connection.execute(text("LOCK TABLE job IN ACCESS EXCLUSIVE MODE"))
                 stop, relay = asyncio.Event(), replace(station, database=hasty).relay()
+                if is_one_failing:
+                    relay._source._failing["zzz"] = _Failing(0.0, 1.0)  # type: ignore[attr-defined]
                 async with asyncio.TaskGroup() as group:
                     group.create_task(relay.run(stop))
                     await eventually(lambda: bool(named(lines, "relay.away")))
