@@ -34,6 +34,9 @@ log: structlog.stdlib.BoundLogger = structlog.get_logger(__name__)
 _REST_SECONDS = 5.0
 _REST_CAP_SECONDS = 60.0
 _SHARE_OF_A_REST = 0.5
+# And never for more of a lock's time: what was locked before must be sent in the rest of it.
+_SHARE_OF_A_LOCK = 1 / 3
+_LEAST_SECONDS = 2.5
 # For an answer of a database that is there.
 _PING_SECONDS = 1.0
 # How soon a full window is looked at again: consumers do not say what they claim.
@@ -139,10 +142,10 @@ class InputSource:
                 turn=turn,
             )
         )
+        patience = max(_LEAST_SECONDS, self._settings.relay_lock_seconds * _SHARE_OF_A_LOCK)
         if (failing := self._failing.get(kind)) is not None:
-            patience = failing.seconds * _SHARE_OF_A_REST
-            locking = self._database.answered_within(patience, locking)
-        rows = await locking
+            patience = min(patience, failing.seconds * _SHARE_OF_A_REST)
+        rows = await self._database.answered_within(patience, locking)
         self._failing.pop(kind, None)
         self._turns[kind] = turn.after(rows)
         if len(rows) >= room:
@@ -153,9 +156,9 @@ class InputSource:
         """Pass over the kinds that could not be locked while another was: it is about them."""
         for kind, error in failed.items():
             before = self._failing.get(kind)
-            seconds = before.seconds if before else _REST_SECONDS
+            seconds = _REST_SECONDS
             if before and is_any_lockable:
-                seconds = min(2 * seconds, _REST_CAP_SECONDS)
+                seconds = min(2 * before.seconds, _REST_CAP_SECONDS)
             self._failing[kind] = _Failing(asyncio.get_running_loop().time() + seconds, seconds)
             log.warning("relay.not_locked", kind=kind, error=str(error), retry_in_seconds=seconds)
 

@@ -88,6 +88,7 @@ async def _code_of(settings: Settings, worker: str, serve: Serve) -> int:
     except (SystemExit, KeyboardInterrupt):  # they end the loop, too, and are told outside
         raise
     except asyncio.CancelledError:  # one of them ended the loop, in a task that nobody waits for
+        log.exception("process.failed")
         return EXIT_FAILED
     except BaseException as error:  # the last line of defence: whatever ended the process is logged
         causes = _leaves(error)
