@@ -383,7 +383,11 @@ def _log(lease: Lease, line: Settled) -> None:
             return
         tell_failure(lease, line)
         if not line.accepted:
-            log.warning("input.refused_late", **about)
+            # One of an entry says it: a cancelled job may have hundreds in hand.
+            if lease.refused:
+                log.debug("input.refused_late", **about)
+            else:
+                log.warning("input.refused_late", **about)
         elif verdict.status is InputStatus.DLQ:
             log.error("input.failed", **about)
         else:

@@ -14,8 +14,9 @@ import signal
 import socket
 import sys
 from contextlib import suppress
-from typing import TYPE_CHECKING, NoReturn
+from typing import TYPE_CHECKING, Any, NoReturn
 
+import asyncpg
 import structlog
 import uvloop
 
@@ -127,6 +128,7 @@ async def _serve(settings: Settings, worker: str, serve: Serve) -> None:
 
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, on_signal, number.name)
+    loop.set_exception_handler(_tell_unhandled)
     log.info("process.started", pid=os.getpid(), mode=settings.consumer_mode)
     try:
         await serve(settings, worker, stop)
@@ -135,6 +137,16 @@ async def _serve(settings: Settings, worker: str, serve: Serve) -> None:
             raise _Abandoned from None
         raise
     log.info("process.stopped")
+
+
+def _tell_unhandled(loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
+    """Tell what nobody waited for, but for what the driver leaves behind when a session ends.
+
+    Whoever used the session has had the error: a COPY has two futures of it, and waits for one.
+    """
+    is_told = isinstance(context.get("exception"), asyncpg.ConnectionDoesNotExistError)
+    if not is_told or isinstance(context.get("future"), asyncio.Task):
+        loop.default_exception_handler(context)
 
 
 def _collect_garbage_seldom() -> None:

@@ -18,7 +18,9 @@ if TYPE_CHECKING:
 
     from sqlalchemy.sql.elements import TextClause
 
-# Running inputs are read off the leased entries: O(entries) of one job, by index.
+# Running inputs are read off the leased entries: O(entries) of one job, by index. There are no more
+# inputs than the limit lets through, but Postgres does not know that: beside one very large job it
+# takes each for large, and would read the whole table.
 _JOB = sa.text(
     """
 SELECT j.id, j.key, o.name AS owner, j.kind, j.status, j.priority, j.max_attempts, j.fail_fast,
@@ -45,7 +47,11 @@ CROSS JOIN LATERAL (
            array_agg(s.error_message ORDER BY s.ordinal) AS error_messages,
            sum(octet_length(s.body::text) + coalesce(octet_length(s.result ->> 's3Path'), 0)
                + coalesce(octet_length(s.error_class) + octet_length(s.error_message), 0)) AS size
-    FROM input_state s WHERE s.job_id = j.id AND j.total <= CAST(:most_inputs AS integer)
+    FROM (
+        SELECT * FROM input_state t
+        WHERE t.job_id = j.id AND j.total <= CAST(:most_inputs AS integer)
+        ORDER BY t.ordinal LIMIT CAST(:most_inputs AS integer)
+    ) s
 ) d
 WHERE j.key = CAST(:key AS text)
   AND (CAST(:owner_id AS uuid) IS NULL OR j.owner_id = CAST(:owner_id AS uuid))

@@ -362,37 +362,3 @@ def test_the_value_of_a_secret_costs_time_in_proportion_to_its_length(unit: str)
 
     # What grows with the square of the length takes 64 times as long.
     assert seconds(TEXT_LIMIT) < 32 * seconds(TEXT_LIMIT // 8)
-
-
-LEAVING = """
-import asyncio, sys
-from infra.process import run
-
-async def leave():
-    raise {what}
-
-async def serve(settings, worker, stop):
-    async with asyncio.TaskGroup() as group:
-        {where}.create_task(leave())
-        await asyncio.sleep(3600)
-
-sys.exit(run("leaving", serve))
-"""
-
-
-@pytest.mark.parametrize(
-    ("what", "where"),
-    [("SystemExit(3)", "group"), ("SystemExit(3)", "asyncio"), ("BaseException('no')", "group")],
-)
-def test_whatever_ends_a_process_from_inside_is_logged_as_that(what: str, where: str) -> None:
-    """It was told as a second signal, which nobody had sent, or as plain text."""
-    environment = {"DATABASE_URL": DSN, "HAULAGE_LOG_FORMAT": "json", "CONSUMER_MODE": "outbox"}
-    ended = subprocess.run(
-        [sys.executable, "-c", LEAVING.format(what=what, where=where)],
-        env=environment, cwd=CHECKOUT, capture_output=True, text=True, timeout=60, check=False,
-    )  # fmt: skip
-    assert ended.returncode == 1, ended.stderr[-2_000:]
-    lines = [json.loads(line) for line in (ended.stdout + ended.stderr).splitlines()]
-    told = {line["event"] for line in lines if line["event"].startswith("process.")}
-    assert told == {"process.started", "process.failed"}
-    assert what.partition("(")[0] in str(lines[-1]["exception"])

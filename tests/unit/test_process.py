@@ -1,0 +1,73 @@
+"""How a process ends, and what it tells of that."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+CHECKOUT = Path(__file__).resolve().parents[2]
+DSN = "postgresql://nobody@127.0.0.1:1/none"
+
+LEAVING = """
+import asyncio, sys
+from infra.process import run
+
+async def leave():
+    raise {what}
+
+async def serve(settings, worker, stop):
+    async with asyncio.TaskGroup() as group:
+        {where}.create_task(leave())
+        await asyncio.sleep(3600)
+
+sys.exit(run("leaving", serve))
+"""
+
+
+@pytest.mark.parametrize(
+    ("what", "where"),
+    [("SystemExit(3)", "group"), ("SystemExit(3)", "asyncio"), ("BaseException('no')", "group")],
+)
+def test_whatever_ends_a_process_from_inside_is_logged_as_that(what: str, where: str) -> None:
+    """It was told as a second signal, which nobody had sent, or as plain text."""
+    environment = {"DATABASE_URL": DSN, "HAULAGE_LOG_FORMAT": "json", "CONSUMER_MODE": "outbox"}
+    ended = subprocess.run(
+        [sys.executable, "-c", LEAVING.format(what=what, where=where)],
+        env=environment, cwd=CHECKOUT, capture_output=True, text=True, timeout=60, check=False,
+    )  # fmt: skip
+    assert ended.returncode == 1, ended.stderr[-2_000:]
+    lines = [json.loads(line) for line in (ended.stdout + ended.stderr).splitlines()]
+    told = {line["event"] for line in lines if line["event"].startswith("process.")}
+    assert told == {"process.started", "process.failed"}
+    assert what.partition("(")[0] in str(lines[-1]["exception"])
+
+
+FORGETTING = """
+import asyncio, gc, sys
+import asyncpg
+from infra.process import run
+
+async def serve(settings, worker, stop):
+    loop = asyncio.get_running_loop()
+    for error in (asyncpg.ConnectionDoesNotExistError("it ended"), ValueError("who waits?")):
+        loop.create_future().set_exception(error)
+    gc.collect()
+
+sys.exit(run("forgetting", serve))
+"""
+
+
+def test_what_the_driver_leaves_behind_of_a_session_that_ended_is_no_line() -> None:
+    """Each outage during a large submission wrote one, at error, beside the line that says so."""
+    environment = {"DATABASE_URL": DSN, "HAULAGE_LOG_FORMAT": "json", "CONSUMER_MODE": "outbox"}
+    ended = subprocess.run(
+        [sys.executable, "-c", FORGETTING],
+        env=environment, cwd=CHECKOUT, capture_output=True, text=True, timeout=60, check=False,
+    )  # fmt: skip
+    assert ended.returncode == 0, ended.stderr[-2_000:]
+    lines = [json.loads(line) for line in (ended.stdout + ended.stderr).splitlines()]
+    told = [line["event"] for line in lines if not line["event"].startswith("process.")]
+    assert len(told) == 1
+    assert "who waits?" in told[0]
