@@ -18,10 +18,11 @@ log: structlog.stdlib.BoundLogger = structlog.get_logger(__name__)
 _WEIGHT_OF_NEWEST = 0.05
 # Half of the way: a kind that changed is known after a few writes, one odd consumer is outvoted.
 _WEIGHT_OF_A_WRITE = 0.5
-_INTERVAL_SECONDS = 10.0
-# While a pace is new, or more than so many times what is measured or less than that part of it.
+# A write follows after so many looks, or after one that finds a pace far off: a new one, or one
+# more than so many times what is measured, or less than that part of it.
+_LOOKS = 10
+_LOOK_SECONDS = 1.0
 _FAR_OFF = 2.0
-_INTERVAL_FAR_OFF_SECONDS = 1.0
 
 
 class Paces:
@@ -52,10 +53,10 @@ class Paces:
         """Write what was measured, soon where what is shared is far off, until cancelled."""
         while True:
             await self._measured.wait()
-            waited = 0.0
-            while waited < _INTERVAL_SECONDS and (not waited or not self.is_far_off()):
-                await asyncio.sleep(_INTERVAL_FAR_OFF_SECONDS)
-                waited += _INTERVAL_FAR_OFF_SECONDS
+            for _ in range(_LOOKS):
+                await asyncio.sleep(_LOOK_SECONDS)
+                if self.is_far_off():
+                    break
             await self.write_once()
 
     def is_far_off(self) -> bool:

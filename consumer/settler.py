@@ -50,8 +50,8 @@ _AWAY_BASE_SECONDS = 0.1
 _AWAY_CAP_SECONDS = 2.0
 _PATIENCE_OF_A_PART = 0.25
 _LEAST_COMMIT_SECONDS = 0.25
-# For an answer of a database that is there.
-_PING_SECONDS = 1.0
+# The server ends a statement first, where it has the limit, and says so.
+_GRACE_SECONDS = 1.0
 _ASIDE_REMEDY = f"{HELD_REMEDY}; if nobody does, see why Postgres takes so long to write them"
 
 
@@ -90,8 +90,7 @@ class Settler:
         self._wake = wake
         self._events = events
         self._patience = _Patience(lock_seconds, commit_seconds, 2)
-        # The server ends it first, where it has the limit.
-        self._statement_seconds = max(commit_seconds, statement_seconds + _PING_SECONDS)
+        self._statement_seconds = max(commit_seconds, statement_seconds + _GRACE_SECONDS)
         self._waiting: list[Waiting] = []
         self._wanted = asyncio.Event()
         # Set when the drain is over: what cannot be settled at once is lost.
@@ -244,7 +243,7 @@ class Settler:
                 failures += 1
                 if failures == 1:
                     log.warning("settle.away", inputs=len(batch), error=str(error))
-                is_there = is_too_slow(error) and await self._database.answers(_PING_SECONDS)
+                is_there = is_too_slow(error) and await self._database.answers()
                 in_vain = in_vain + 1 if is_there else 0
                 if in_vain >= (patience.times if _is_of_one_job(batch) else 1):
                     return error

@@ -37,8 +37,6 @@ _SHARE_OF_A_REST = 0.5
 # And never for more of a lock's time: what was locked before must be sent in the rest of it.
 _SHARE_OF_A_LOCK = 1 / 3
 _LEAST_SECONDS = 2.5
-# For an answer of a database that is there.
-_PING_SECONDS = 1.0
 # How soon a full window is looked at again: consumers do not say what they claim.
 _WINDOW_PAUSE_SECONDS = 0.05
 # A window that was filled is filled up again by quarters: a round costs as much for one entry as
@@ -110,7 +108,7 @@ class InputSource:
                 found += await self._lock(token, row.kind, row.room)
                 is_any_lockable = True
             except Unavailable as error:
-                if await self._database.answers(_PING_SECONDS):
+                if await self._database.answers():
                     failed[row.kind] = error
                 elif not found:
                     raise

@@ -66,6 +66,8 @@ _LOST_CLASS = "08"
 _CLOSE_SECONDS = 5.0
 _USED_UP = "no free database connection: the pool is used up, perhaps by waits for postgres"
 _PING = text("SELECT 1")
+# For an answer of a database that is there.
+_PING_SECONDS = 1.0
 # Of a session, as the pool knows it: when it was taken from there for the first time.
 _OPENED_AT = "haulage.opened_at"
 
@@ -197,13 +199,13 @@ class Database:
         finally:
             _asking.reset(token)
 
-    async def answers(self, seconds: float) -> bool:
-        """Say whether this database answers within so long, whatever it makes of other statements.
+    async def answers(self) -> bool:
+        """Say whether this database answers at once, whatever it makes of other statements.
 
         None is free to ask it where the pool is used up: then it does not.
         """
         try:
-            await self.answered_within(seconds, self.ping())
+            await self.answered_within(_PING_SECONDS, self.ping())
         except Exception:  # noqa: BLE001 - whatever it says, it does not do what it is asked for
             return False
         return True

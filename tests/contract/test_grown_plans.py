@@ -4,12 +4,10 @@ import asyncio
 from collections.abc import Iterator
 from uuid import UUID
 
-import asyncpg
 import pytest
 from sqlalchemy.sql.elements import TextClause
 
 from infra.database import Database
-from schema.ids import uuid7
 from schema.statements.bound import Bound
 from schema.statements.claim import claim_by_id, claim_ready, next_ready, take_over_lapsed
 from schema.statements.control import (
@@ -29,7 +27,7 @@ from schema.statements.relay import (
     requeue_overdue,
 )
 from schema.statements.retention import mark_prunable_jobs, prune_marked_jobs
-from tests.contract.test_statements import explain, scans
+from tests.contract.test_statements import explain, fill, scans
 from tests.databases import Databases
 from tests.platform import KIND
 
@@ -59,19 +57,8 @@ _GROW = """
 def database_url(databases: Databases) -> Iterator[str]:
     """One database for all: they ask for plans, and change nothing."""
     with databases.lent() as url:
-        asyncio.run(_grow(url))
+        asyncio.run(fill(url, _GROW))
         yield url
-
-
-async def _grow(url: str) -> None:
-    connection = await asyncpg.connect(url)
-    try:
-        owner_id = uuid7()
-        await connection.execute("INSERT INTO owner (id, name) VALUES ($1, 'one')", owner_id)
-        await connection.execute(_GROW, owner_id, KIND)
-        await connection.execute("ANALYZE")
-    finally:
-        await connection.close()
 
 
 @pytest.mark.parametrize(

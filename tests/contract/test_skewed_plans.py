@@ -4,18 +4,16 @@ import asyncio
 from collections.abc import Iterator
 from uuid import UUID
 
-import asyncpg
 import pytest
 from sqlalchemy.sql.elements import TextClause
 
 from infra.database import Database
-from schema.ids import uuid7
 from schema.statements.bound import Bound
 from schema.statements.claim import claim_by_id, claim_ready, take_over_lapsed
 from schema.statements.control import end_entries
 from schema.statements.read import find_job, list_inputs
 from schema.statements.redrive import count_redrivable, find_inputs_of_job
-from tests.contract.test_statements import explain, scans
+from tests.contract.test_statements import explain, fill, scans
 from tests.databases import Databases
 from tests.platform import KIND
 
@@ -42,19 +40,8 @@ _SKEW = """
 def database_url(databases: Databases) -> Iterator[str]:
     """One database for all: they ask for plans, and change nothing."""
     with databases.lent() as url:
-        asyncio.run(_skew(url))
+        asyncio.run(fill(url, _SKEW))
         yield url
-
-
-async def _skew(url: str) -> None:
-    connection = await asyncpg.connect(url)
-    try:
-        owner_id = uuid7()
-        await connection.execute("INSERT INTO owner (id, name) VALUES ($1, 'one')", owner_id)
-        await connection.execute(_SKEW, owner_id, KIND)
-        await connection.execute("ANALYZE")
-    finally:
-        await connection.close()
 
 
 @pytest.mark.parametrize(

@@ -6,17 +6,19 @@ import pkgutil
 from typing import Any
 from uuid import UUID
 
+import asyncpg
 import pytest
 from sqlalchemy import text
 from sqlalchemy.sql.elements import TextClause
 
 import schema.statements
 from infra.database import Database
+from schema.ids import uuid7
 from schema.statements.batch import Forms
 from schema.statements.bound import Bound
 from schema.statements.gauges import count_letters
 from tests.plans import nodes_of, plan_of
-from tests.platform import Platform
+from tests.platform import KIND, Platform
 
 NOBODY = UUID(int=0)
 
@@ -53,6 +55,18 @@ async def test_every_statement_can_be_prepared(
 async def explain(database: Database, statement: TextClause | Bound) -> list[dict[str, Any]]:
     """Give all nodes of the plan that Postgres chooses with statistics in place."""
     return [*nodes_of(await plan_of(database, statement))]
+
+
+async def fill(url: str, statement: str) -> None:
+    """Fill a database by a statement that takes an owner and a kind; gather its statistics."""
+    connection = await asyncpg.connect(url)
+    try:
+        owner_id = uuid7()
+        await connection.execute("INSERT INTO owner (id, name) VALUES ($1, 'one')", owner_id)
+        await connection.execute(statement, owner_id, KIND)
+        await connection.execute("ANALYZE")
+    finally:
+        await connection.close()
 
 
 def scans(nodes: list[dict[str, Any]], table: str) -> set[str]:

@@ -4,11 +4,23 @@ import json
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 CHECKOUT = Path(__file__).resolve().parents[2]
 DSN = "postgresql://nobody@127.0.0.1:1/none"
+
+
+def ended(script: str) -> tuple[int, list[Any]]:
+    """Run a script as a process of ours; give its exit code and the lines of its log."""
+    environment = {"DATABASE_URL": DSN, "HAULAGE_LOG_FORMAT": "json", "CONSUMER_MODE": "outbox"}
+    process = subprocess.run(
+        [sys.executable, "-c", script],
+        env=environment, cwd=CHECKOUT, capture_output=True, text=True, timeout=60, check=False,
+    )  # fmt: skip
+    return process.returncode, list(map(json.loads, (process.stdout + process.stderr).splitlines()))
+
 
 LEAVING = """
 import asyncio, sys
@@ -32,13 +44,8 @@ sys.exit(run("leaving", serve))
 )
 def test_whatever_ends_a_process_from_inside_is_logged_as_that(what: str, where: str) -> None:
     """It was told as a second signal, which nobody had sent, or as plain text."""
-    environment = {"DATABASE_URL": DSN, "HAULAGE_LOG_FORMAT": "json", "CONSUMER_MODE": "outbox"}
-    ended = subprocess.run(
-        [sys.executable, "-c", LEAVING.format(what=what, where=where)],
-        env=environment, cwd=CHECKOUT, capture_output=True, text=True, timeout=60, check=False,
-    )  # fmt: skip
-    assert ended.returncode == 1, ended.stderr[-2_000:]
-    lines = [json.loads(line) for line in (ended.stdout + ended.stderr).splitlines()]
+    code, lines = ended(LEAVING.format(what=what, where=where))
+    assert code == 1, lines
     told = {line["event"] for line in lines if line["event"].startswith("process.")}
     assert told == {"process.started", "process.failed"}
     assert what.partition("(")[0] in str(lines[-1]["exception"])
@@ -61,13 +68,8 @@ sys.exit(run("forgetting", serve))
 
 def test_what_the_driver_leaves_behind_of_a_session_that_ended_is_no_line() -> None:
     """Each outage during a large submission wrote one, at error, beside the line that says so."""
-    environment = {"DATABASE_URL": DSN, "HAULAGE_LOG_FORMAT": "json", "CONSUMER_MODE": "outbox"}
-    ended = subprocess.run(
-        [sys.executable, "-c", FORGETTING],
-        env=environment, cwd=CHECKOUT, capture_output=True, text=True, timeout=60, check=False,
-    )  # fmt: skip
-    assert ended.returncode == 0, ended.stderr[-2_000:]
-    lines = [json.loads(line) for line in (ended.stdout + ended.stderr).splitlines()]
+    code, lines = ended(FORGETTING)
+    assert code == 0, lines
     told = [line["event"] for line in lines if not line["event"].startswith("process.")]
     assert len(told) == 1
     assert "who waits?" in told[0]

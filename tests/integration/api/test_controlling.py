@@ -1,7 +1,8 @@
 """Pause, resume and cancel over HTTP: what they answer, and what they leave when they race."""
 
 import asyncio
-from typing import Any
+from collections.abc import AsyncIterator
+from typing import Any, NamedTuple
 
 import httpx
 import pytest
@@ -114,45 +115,52 @@ async def test_a_job_of_any_size_answers_at_once_and_is_swept_behind(
     assert row.cancelled == 1_000
 
 
-async def test_a_move_wakes_those_who_listen_after_it_is_committed(
-    api: Api, work: Work, database_url: str
-) -> None:
+class Heard(NamedTuple):
+    """A client of an application that wakes others, and what one who listens hears of it."""
+
+    client: httpx.AsyncClient
+    woken: asyncio.Event
+    controlled: asyncio.Event
+
+
+@pytest.fixture
+async def heard(api: Api, work: Work, database_url: str) -> AsyncIterator[Heard]:
     settings = settings_for(database_url)
     listener, notifier = Listener(settings, name="test"), Notifier(work.database, enabled=True)
-    controlled = listener.controls()
+    woken, controlled = listener.wakes(), listener.controls()
     app = application(work.database, database_url, notifier=notifier)
     async with await Api(app, api.add_key).client() as client, asyncio.TaskGroup() as group:
         side = [group.create_task(each.run()) for each in (listener, notifier)]
-        job = await submit(client, notes(1))
-        async with asyncio.timeout(20):
-            # What the listener tells at its start comes first.
-            await controlled.wait()
-            controlled.clear()
-            await client.post(f"/jobs/{job}/pause")
-            await controlled.wait()
+        yield Heard(client, woken, controlled)
         for task in side:
             task.cancel()
+
+
+async def test_a_move_wakes_those_who_listen_after_it_is_committed(
+    heard: Heard,
+) -> None:
+    client, _, controlled = heard
+    job = await submit(client, notes(1))
+    async with asyncio.timeout(20):
+        # What the listener tells at its start comes first.
+        await controlled.wait()
+        controlled.clear()
+        await client.post(f"/jobs/{job}/pause")
+        await controlled.wait()
 
 
 async def test_who_listens_hears_of_each_submission_however_it_is_stored(
-    api: Api, work: Work, database_url: str
+    heard: Heard,
 ) -> None:
     """One goes along with its commit, one that follows at once does not, a large one never."""
-    settings = settings_for(database_url)
-    listener, notifier = Listener(settings, name="test"), Notifier(work.database, enabled=True)
-    woken = listener.wakes()
-    app = application(work.database, database_url, notifier=notifier)
-    async with await Api(app, api.add_key).client() as client, asyncio.TaskGroup() as group:
-        side = [group.create_task(each.run()) for each in (listener, notifier)]
-        async with asyncio.timeout(20):
-            # What the listener tells at its start comes first.
+    client, woken, _ = heard
+    async with asyncio.timeout(20):
+        # What the listener tells at its start comes first.
+        await woken.wait()
+        for many in (1, 1, 1, 60, 60):
+            woken.clear()
+            await submit(client, notes(many))
             await woken.wait()
-            for many in (1, 1, 1, 60, 60):
-                woken.clear()
-                await submit(client, notes(many))
-                await woken.wait()
-        for task in side:
-            task.cancel()
 
 
 async def test_a_wake_up_that_postgres_does_not_take_costs_no_job(

@@ -1,14 +1,17 @@
 """The driver and the pool: what a lost, cancelled, stale or read-only session must not do."""
 
 import asyncio
+from collections.abc import AsyncIterator
 from typing import Any
 
+import asyncpg
 import pytest
 from sqlalchemy import make_url, text
 from sqlalchemy.exc import DBAPIError
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from infra.database import Database
+from infra.driver import driver_of, session_of
 from infra.retry import sqlstate
 from schema.errors import Unavailable
 from schema.statements.bound import FOR_EVER, Bound
@@ -78,9 +81,17 @@ async def test_a_unit_cancelled_in_its_statement_gives_the_pool_a_fresh_session(
         await eventually(unlocked)
 
 
+@pytest.fixture
+async def narrow(database_url: str) -> AsyncIterator[Database]:
+    """A pool of one connection."""
+    settings = settings_for(database_url, database_pool_size=1)
+    async with Database.from_settings(settings, name="narrow") as database:
+        yield database
+
+
 @pytest.mark.parametrize("how", ["fetch", "run"])
 async def test_a_statement_that_nobody_waits_for_any_more_ends_on_the_server_too(
-    platform: Platform, database_url: str, how: str
+    platform: Platform, narrow: Database, how: str
 ) -> None:
     """It went on for up to half a minute, held its locks, and was committed."""
     slow = text("SELECT pg_sleep(60)")
@@ -91,66 +102,54 @@ async def test_a_statement_that_nobody_waits_for_any_more_ends_on_the_server_too
     async def is_over() -> bool:
         return not await platform.rows("SELECT FROM pg_stat_activity WHERE wait_event = 'PgSleep'")
 
-    settings = settings_for(database_url, database_pool_size=1)
-    async with Database.from_settings(settings, name="narrow") as narrow:
-        asking = narrow.run(unit) if how == "run" else narrow.fetch(slow)
-        with pytest.raises(Unavailable, match="did not answer within"):
-            await narrow.answered_within(0.5, asking)
-        await eventually(is_over, timeout_seconds=10)
+    asking = narrow.run(unit) if how == "run" else narrow.fetch(slow)
+    with pytest.raises(Unavailable, match="did not answer within"):
+        await narrow.answered_within(0.5, asking)
+    await eventually(is_over, timeout_seconds=10)
+
+
+_ASK = text("SELECT pg_backend_pid() AS pid")
+
+
+async def _pid(connection: AsyncConnection) -> int:
+    return int((await connection.execute(_ASK)).scalar_one())
+
+
+async def _driver(connection: AsyncConnection) -> "asyncpg.Connection[Any]":
+    return driver_of(session_of(connection))
 
 
 async def test_a_session_that_ended_while_nobody_used_it_is_no_reason_to_fail(
-    platform: Platform, database_url: str
+    platform: Platform, narrow: Database
 ) -> None:
-    settings = settings_for(database_url, database_pool_size=1)
-    ask = text("SELECT pg_backend_pid() AS pid")
+    async def fetched() -> int:
+        return int((await narrow.fetch(_ASK))[0].pid)
 
-    async def unit(connection: AsyncConnection) -> int:
-        return int((await connection.execute(ask)).scalar_one())
-
-    async def streamed(narrow: Database) -> int:
-        async with narrow.stream(ask) as batches:
+    async def streamed() -> int:
+        async with narrow.stream(_ASK) as batches:
             (batch,) = [each async for each in batches]
         return int(batch[0].pid)
 
-    async with Database.from_settings(settings, name="narrow") as narrow:
-
-        async def fetched() -> int:
-            return int((await narrow.fetch(ask))[0].pid)
-
-        for again in (fetched, lambda: narrow.run(unit), lambda: streamed(narrow)):
-            pid = await narrow.run(unit)
-            await platform.rows(f"SELECT pg_terminate_backend({pid}, 5000)")
-            await narrow_hears_of_it()
-            assert await again() != pid
-
-
-async def narrow_hears_of_it() -> None:
-    """Let the loop read what came in: the end of the session among it."""
-    for _ in range(10):
-        await asyncio.sleep(0.01)
+    for again in (fetched, lambda: narrow.run(_pid), streamed):
+        pid, driver = await narrow.run(_pid), await narrow.run(_driver)
+        await platform.rows(f"SELECT pg_terminate_backend({pid}, 5000)")
+        await eventually(driver.is_closed)
+        assert await again() != pid
 
 
 async def test_a_session_of_which_the_end_is_half_read_is_no_reason_to_fail(
-    platform: Platform, database_url: str
+    platform: Platform, narrow: Database
 ) -> None:
     """The driver has read why, and not yet that it is over: it can begin nothing."""
-    ask = text("SELECT pg_backend_pid() AS pid")
-
-    async def unit(connection: AsyncConnection) -> int:
-        return int((await connection.execute(ask)).scalar_one())
-
-    settings = settings_for(database_url, database_pool_size=1)
-    async with Database.from_settings(settings, name="narrow") as narrow:
-        for _ in range(30):
-            pid = await narrow.run(unit)
-            ended = asyncio.create_task(platform.rows(f"SELECT pg_terminate_backend({pid}, 5000)"))
-            while not ended.done():
-                await asyncio.gather(narrow.run(unit), return_exceptions=True)
-            # Whatever the loop had read by then.
-            assert await narrow.run(unit) > 0
-            assert (await narrow.fetch(ask))[0].pid > 0
-            await ended
+    for _ in range(30):
+        pid = await narrow.run(_pid)
+        ended = asyncio.create_task(platform.rows(f"SELECT pg_terminate_backend({pid}, 5000)"))
+        while not ended.done():
+            await asyncio.gather(narrow.run(_pid), return_exceptions=True)
+        # Whatever the loop had read by then.
+        assert await narrow.run(_pid) > 0
+        assert (await narrow.fetch(_ASK))[0].pid > 0
+        await ended
 
 
 @pytest.mark.parametrize("sqlstate", ["40001", "40P01"])
@@ -341,22 +340,20 @@ async def test_a_plan_is_kept_as_long_as_its_statement_allows_and_no_longer(
 
 
 async def test_a_pool_that_is_used_up_is_not_taken_for_a_postgres_that_is_silent(
-    database_url: str,
+    narrow: Database,
 ) -> None:
     """The operator would look for trouble there, and every session would be opened anew."""
-    settings = settings_for(database_url, database_pool_size=1)
-    pid = text("SELECT pg_backend_pid() AS pid")
-    async with Database.from_settings(settings, name="narrow") as narrow:
 
-        async def hold(connection: AsyncConnection) -> int:
-            with pytest.raises(Unavailable, match="the pool is used up"):
-                await narrow.answered_within(0.2, narrow.fetch(pid))
-            return int((await connection.execute(pid)).scalar_one())
+    async def hold(connection: AsyncConnection) -> int:
+        with pytest.raises(Unavailable, match="the pool is used up"):
+            await narrow.answered_within(0.2, narrow.fetch(_ASK))
+        return await _pid(connection)
 
-        held = await narrow.run(hold)
-        (row,) = await narrow.fetch(pid)
-        assert row.pid == held
-        assert await narrow.answers(5)
+    held = await narrow.run(hold)
+    assert await narrow.run(_pid) == held
+    (row,) = await narrow.fetch(_ASK)
+    assert row.pid == held
+    assert await narrow.answers()
 
 
 class Silent(LoopbackServer):
