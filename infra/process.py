@@ -144,8 +144,10 @@ def _tell_unhandled(loop: asyncio.AbstractEventLoop, context: dict[str, Any]) ->
 
     Whoever used the session has had the error: a COPY has two futures of it, and waits for one.
     """
-    is_told = isinstance(context.get("exception"), asyncpg.ConnectionDoesNotExistError)
-    if not is_told or isinstance(context.get("future"), asyncio.Task):
+    future = context.get("future")
+    is_left_behind = isinstance(future, asyncio.Future) and not isinstance(future, asyncio.Task)
+    is_of_a_session = isinstance(context.get("exception"), asyncpg.ConnectionDoesNotExistError)
+    if not (is_left_behind and is_of_a_session):
         loop.default_exception_handler(context)
 
 

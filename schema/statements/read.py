@@ -20,7 +20,8 @@ if TYPE_CHECKING:
 
 # Running inputs are read off the leased entries: O(entries) of one job, by index. There are no more
 # inputs than the limit lets through, but Postgres does not know that: beside one very large job it
-# takes each for large, and would read the whole table.
+# takes each for large, and would read the whole table. That helps while the limit is below what it
+# takes a job for: it does at the default.
 _JOB = sa.text(
     """
 SELECT j.id, j.key, o.name AS owner, j.kind, j.status, j.priority, j.max_attempts, j.fail_fast,

@@ -47,7 +47,7 @@ def database_url(databases: Databases) -> Iterator[str]:
 @pytest.mark.parametrize(
     "statement",
     [
-        find_job("J20260101_000001", owner_id=None, most_inputs=20, most_bytes=1_000_000),
+        find_job("J20260101_000001", owner_id=None, most_inputs=1_000, most_bytes=1_000_000),
         list_inputs(SMALL, after=-1, until=10, states=None, most=10),
         claim_ready("w", 30, kinds=[KIND], most=10),
         claim_by_id("w", 30, [1, 2, 3]),
