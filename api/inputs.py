@@ -5,12 +5,13 @@ from __future__ import annotations
 import json
 from dataclasses import dataclass, field
 from functools import lru_cache
+from operator import attrgetter
 from typing import TYPE_CHECKING, Any
 
-from pydantic import BaseModel, TypeAdapter, ValidationError
+from pydantic import BaseModel, ConfigDict, TypeAdapter, ValidationError
 
 from api.problems import MOST_COUNTED
-from schema.stored_models import is_repeatable, stored_text
+from schema.stored_models import holds_plain_values, is_repeatable, stored_text
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -21,6 +22,7 @@ if TYPE_CHECKING:
     from schema.kinds import Kind
 
 INPUT_DEPTH = 16
+_NAMES_SET = attrgetter("__pydantic_fields_set__")
 _CANONICAL = json.JSONEncoder(sort_keys=True, separators=(",", ":"))
 
 
@@ -83,7 +85,7 @@ class Inputs:
     def _find_run(self) -> Run | None:
         if self.kind is None:
             return None
-        return self.source.run(limit=self.input_bytes, depth=INPUT_DEPTH, by_lines=self.by_lines)
+        return self.source.run(limit=self.input_bytes, by_lines=self.by_lines)
 
     def _goes_on(self) -> bool:
         if self.by_lines:
@@ -93,11 +95,11 @@ class Inputs:
     def _accept(self, run: Run) -> str | None:
         """Take a whole run, or nothing of it if anything in it is wrong."""
         kind = self.kind
-        if kind is None or self.many + len(run.documents) > self.most:
+        read = None if kind is None else _read_run(kind, run)
+        if kind is None or read is None:
             return None
-        try:
-            models = _list_of(kind.input_model).validate_json(run.array)
-        except ValidationError:
+        models, documents = read
+        if self.many + len(models) > self.most:
             return None
         lines = _lines_of(kind, models)
         same = _identities(kind, models, lines.split("\n"))
@@ -105,7 +107,7 @@ class Inputs:
             return None
         self.seen.update(zip(same, range(self.many, self.many + len(same)), strict=True))
         self.many += len(same)
-        self._note(kind, run.documents, lines)
+        self._note(kind, documents, lines)
         return lines
 
     def _read_one(self) -> str:
@@ -155,8 +157,36 @@ class Inputs:
 
 @lru_cache(maxsize=256)
 def _list_of(model: type[BaseModel]) -> TypeAdapter[list[BaseModel]]:
-    adapter: Any = TypeAdapter(list[model])  # type: ignore[valid-type]
+    # To look up the texts of each input among the last ones costs a quarter of reading it.
+    config = ConfigDict(cache_strings="keys")
+    adapter: Any = TypeAdapter(list[model], config=config)  # type: ignore[valid-type]
     return adapter  # type: ignore[no-any-return]
+
+
+def _read_run(kind: Kind, run: Run) -> tuple[list[BaseModel], list[Any]] | None:
+    """Give the inputs of a run, and what they were read from; nothing if anything is wrong.
+
+    Of a plain model the latter is left out, unless it has to be looked at.
+    """
+    is_plain = holds_plain_values(kind.input_model)
+    documents = [] if is_plain else run.documents(INPUT_DEPTH)
+    if documents is None:
+        return None
+    try:
+        models = _list_of(kind.input_model).validate_json(run.array)
+    except ValidationError:
+        return None
+    if is_plain and (run.lines not in {None, len(models)} or run.colons != _names_set(models)):
+        # A name is repeated, or a text holds a colon.
+        documents = run.documents(INPUT_DEPTH)
+        if documents is None:
+            return None
+    return models, documents
+
+
+def _names_set(models: list[BaseModel]) -> int:
+    """Give the number of names that were set, each once, however often it was given."""
+    return sum(map(len, map(_NAMES_SET, models)))
 
 
 def _lines_of(kind: Kind, models: list[BaseModel]) -> str:

@@ -133,11 +133,37 @@ _scan_leniently = _scanner(
 
 
 class Run(NamedTuple):
-    """Objects that follow each other: their text as one JSON array, they, and where they end."""
+    """What seems to be objects that follow each other: their text as one JSON array, of so many
+    lines where each has its own, and where they end.
+    """
 
     array: str
-    documents: list[Any]
+    lines: int | None
     end: int
+
+    def documents(self, depth: int) -> list[Any] | None:
+        """Read them, of at most ``depth`` levels; nothing if anything is out of the ordinary."""
+        array = self.array
+        try:
+            decoded, end = _scan_plainly(array, 0)
+            members = sum(map(len, decoded))
+            if array.count("[") > 1 or array.count("{") != len(decoded) or self.colons != members:
+                # Some hold objects, lists or names twice; or only texts with such characters.
+                decoded, end = _scan(array, 0)
+                if any(_is_deeper(element, depth) for element in decoded):
+                    return None
+        except (_Unusual, json.JSONDecodeError, StopIteration, RecursionError, TypeError):
+            return None
+        if end != len(array) or set(map(type, decoded)) != {dict}:
+            return None
+        return decoded if self.lines in {None, len(decoded)} else None
+
+    @property
+    def colons(self) -> int:
+        """Give the number of members of them all, or more: repeated ones count, and so do texts
+        with colons.
+        """
+        return self.array.count(":")
 
 
 class Source:
@@ -217,10 +243,10 @@ class Source:
                 raise bad.problem()
         return decoded, self._text[start : self._at]
 
-    def run(self, *, limit: int, depth: int, by_lines: bool) -> Run | None:
+    def run(self, *, limit: int, by_lines: bool) -> Run | None:
         """Find the objects next to come, by commas or by lines, all within ``limit`` bytes.
 
-        Nothing is read before ``pass_run``. Of nothing, or if anything is out of the ordinary,
+        Nothing is read before ``pass_run``. Of nothing, or if what is there cannot be stored,
         there is no run, and not before whatever stood in the way was read value by value.
         """
         self.peek()
@@ -235,11 +261,16 @@ class Source:
         # Where this is the end of no object, the array does not parse: what a prefix of JSON
         # means does not depend on what follows.
         piece = piece[: piece.rfind("}\n" if by_lines else "},") + 1]
-        found = _run_of(piece, depth, by_lines=by_lines) if piece else None
-        if found is None:
-            self._singly_until = self._passed + self._at + max(len(piece), 1)
+        end = self._at + len(piece)
+        if not piece or (self._unusual and _UNUSUAL.search(piece)):
+            self._singly_until = self._passed + max(end, self._at + 1)
             return None
-        return Run(*found, self._at + len(piece))
+        if not by_lines:
+            return Run(f"[{piece}]", None, end)
+        if _TWO_ON_A_LINE.search(piece):
+            self._singly_until = self._passed + end
+            return None
+        return Run(f"[{piece}]".replace("\n", ","), piece.count("\n") + 1, end)
 
     def pass_run(self, run: Run) -> None:
         """Go on behind the run."""
@@ -323,31 +354,6 @@ class Source:
         unterminated = isinstance(error, json.JSONDecodeError) and error.msg.startswith("Untermin")
         near_the_end = len(self._text) - _where(error) < len("-Infinity")
         return self._more and (unterminated or near_the_end)
-
-
-def _run_of(piece: str, depth: int, *, by_lines: bool) -> tuple[str, list[Any]] | None:
-    """Give a piece of text as the array that it holds the elements of; nothing if it is unusual."""
-    if "\\u" in piece and _UNUSUAL.search(piece):
-        return None
-    lines = piece.count("\n") + 1
-    if by_lines and _TWO_ON_A_LINE.search(piece):
-        return None
-    array = f"[{piece}]".replace("\n", ",") if by_lines else f"[{piece}]"
-    try:
-        decoded, end = _scan_plainly(array, 0)
-        members = sum(map(len, decoded))
-        if "[" in piece or piece.count("{") != len(decoded) or piece.count(":") != members:
-            # Some hold objects, lists or names twice; or only texts with such characters.
-            decoded, end = _scan(array, 0)
-            if any(_is_deeper(element, depth) for element in decoded):
-                return None
-    except (_Unusual, json.JSONDecodeError, StopIteration, RecursionError, TypeError):
-        return None
-    if end != len(array) or set(map(type, decoded)) != {dict}:
-        return None
-    if by_lines and len(decoded) != lines:
-        return None
-    return array, decoded
 
 
 def _where(error: json.JSONDecodeError | StopIteration) -> int:

@@ -8,6 +8,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import partial
 from http import HTTPStatus
+from itertools import chain, repeat
 from typing import TYPE_CHECKING, Any
 
 import structlog
@@ -317,6 +318,8 @@ class _Rows:
         self._chunk_size = chunk_size
         self._given = self._until = 0
         self._left: list[str] = []
+        ends = (f"\t{entry_id}\n" for entry_id in self.entry_ids)
+        self._ends = chain.from_iterable(repeat(end, chunk_size) for end in ends)
 
     async def reserve(self, connection: AsyncConnection) -> None:
         """Take what ids are missing for the entries of the rows that the next statement copies.
@@ -351,10 +354,11 @@ class _Rows:
             self._left = lines.split("\n") if lines else []
         most = self._until - self._given
         bodies, self._left = self._left[:most], self._left[most:]
-        job_id, entry_ids, size = str(self.job_id), self.entry_ids, self._chunk_size
+        first, self._given = self._given, self._given + len(bodies)
+        job_id, ordinals = str(self.job_id), range(first, self._given)
+        # The ends come last: of those that are taken, each is used.
         rows = [
-            f"{job_id}\t{ordinal}\t{body}\t{entry_ids[ordinal // size]}\n"
-            for ordinal, body in enumerate(bodies, self._given)
+            f"{job_id}\t{ordinal}\t{body}{end}"
+            for ordinal, body, end in zip(ordinals, bodies, self._ends, strict=False)
         ]
-        self._given += len(rows)
         return "".join(rows).encode()

@@ -22,6 +22,14 @@ _OWNERS = frozenset({"model", "dataclass", "typed-dict"})
 _NO_NODES = frozenset({"computed_fields", "config", "default", "metadata", "serialization"})
 # What these factories make is the same each time.
 _CONTAINERS = (dict, list, tuple)
+_INT8 = range(-(2**63), 2**63)
+# What takes no value but literals, truth values, and those of the nodes below it; and functions.
+_PLAIN = frozenset(
+    {
+        *("model-fields", "model-field", "default", "nullable", "bool", "literal"),
+        *("function-after", "no-info", "with-info"),
+    }
+)
 # What is written of these has the order in which names were sent, or one of the process's own.
 _WITHOUT_ORDER = frozenset({"any", "dict", "frozenset", "set"})
 
@@ -60,6 +68,22 @@ def is_repeatable(model: type[BaseModel]) -> bool:
     Of functions nobody knows, but one that is cached says so itself.
     """
     return not any(map(_may_vary, _nodes(TypeAdapter(model).core_schema)))
+
+
+@lru_cache(maxsize=256)
+def holds_plain_values(model: type[BaseModel]) -> bool:
+    """Say whether all that can be read into it is texts, truth values and numbers of 64 bits.
+
+    Then what was read has no levels and no number that cannot be kept, and ``model_fields_set``
+    are the names that were given.
+    """
+    root, *nodes = _nodes(TypeAdapter(model).core_schema)
+    return (
+        is_repeatable(model)
+        and root.schema["type"] == "model"
+        and root.schema["schema"]["type"] == "model-fields"
+        and all(map(_is_plain, nodes))
+    )
 
 
 class _Node(NamedTuple):
@@ -199,6 +223,16 @@ def _may_vary(node: _Node) -> bool:
     if schema["type"].startswith("function-"):
         return not hasattr(schema["function"]["function"], "cache_info")
     return False
+
+
+def _is_plain(node: _Node) -> bool:
+    schema, config = node.schema, node.config
+    if schema["type"] == "int":
+        least, most = schema.get("ge", schema.get("gt")), schema.get("le", schema.get("lt"))
+        return least is not None and most is not None and least >= _INT8[0] and most <= _INT8[-1]
+    if schema["type"] == "str":
+        return not schema.get("coerce_numbers_to_str", config.get("coerce_numbers_to_str"))
+    return schema["type"] in _PLAIN
 
 
 def _is_mask(serialization: Mapping[str, Any]) -> bool:

@@ -5,7 +5,7 @@ import datetime as dt
 import math
 import uuid
 from functools import lru_cache
-from typing import Annotated, Any, NamedTuple
+from typing import Annotated, Any, Literal, NamedTuple, Self
 
 import pytest
 from pydantic import (
@@ -34,7 +34,7 @@ from pydantic_core import core_schema
 
 from schema.export import ExportInput, ExportOptions
 from schema.kinds import JobInput
-from schema.stored_models import check_model, is_repeatable, stored_text
+from schema.stored_models import check_model, holds_plain_values, is_repeatable, stored_text
 
 NO_JSON: Any = object()
 
@@ -249,3 +249,51 @@ def test_a_model_repeats_itself_unless_something_in_it_may_vary(
     varying: type[BaseModel], *, is_so: bool
 ) -> None:
     assert is_repeatable(varying) is not is_so
+
+
+class Afterwards(JobInput):
+    at: str = ""
+    more: str = ""
+
+    @model_validator(mode="after")
+    def check(self) -> Self:
+        return self
+
+
+class Lax(JobInput):
+    model_config = ConfigDict(coerce_numbers_to_str=True)
+    at: str
+
+
+SMALL = Annotated[int, Field(ge=-(2**63), le=2**63 - 1)]
+
+
+@pytest.mark.parametrize(
+    ("of", "is_so"),
+    [
+        (ExportInput, True),
+        (model(str), True),
+        (model(str | None, None), True),
+        (model(Literal["a", 1], "a"), True),
+        (model(bool), True),
+        (model(SMALL), True),
+        (model(Annotated[SMALL, AfterValidator(_even)]), True),
+        (model(Annotated[int, Field(ge=0)]), False),
+        (model(Annotated[int, Field(ge=0, le=2**63)]), False),
+        (model(int), False),
+        (model(float), False),
+        (model(list[str]), False),
+        (model(JsonValue), False),
+        (model(Sub), False),
+        (model(str, base=Open), False),
+        (model(Annotated[str, AfterValidator(lambda value: value)]), False),
+        (Afterwards, False),
+        (Stamped, False),
+        (Lax, False),
+        (RootModel[str], False),
+    ],
+)
+def test_values_are_plain_if_none_has_levels_or_is_beyond_64_bits(
+    of: type[BaseModel], *, is_so: bool
+) -> None:
+    assert holds_plain_values(of) is is_so

@@ -1,12 +1,12 @@
 """Jobs that come as lines: the first is the job, each other one an input."""
 
 import json
-from typing import Any
+from typing import Annotated, Any
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
-from pydantic import BaseModel, JsonValue
+from pydantic import BaseModel, Field, JsonValue
 
 from api.inputs import Limits
 from api.problems import Problem
@@ -20,6 +20,11 @@ class Note(JobInput):
     more: JsonValue = None
 
 
+class Flat(JobInput):
+    text: str
+    more: Annotated[int, Field(ge=-(2**63), lt=2**62)] | None = None
+
+
 def one_case(note: BaseModel) -> object:
     assert isinstance(note, Note)
     return str(note.text).lower()
@@ -28,6 +33,7 @@ def one_case(note: BaseModel) -> object:
 KINDS = {
     "export": EXPORT,
     "note": Kind("note", Note, "unused:unused"),
+    "flat": Kind("flat", Flat, "unused:unused"),
     "word": Kind("word", Note, "unused:unused", identity=one_case),
 }
 LIMITS = Limits(inputs=50, input_bytes=1_024, stream_inputs=1_000)
@@ -213,29 +219,84 @@ def test_inputs_are_read_together_as_each_is_alone(
     """What is read in runs is what is read one by one, and so is what is wrong with it."""
     texts = [json.dumps(value, ensure_ascii=is_ascii) for value in inputs]
     try:
-        for text in texts:
-            text.encode()
+        "".join(texts).encode()
     except UnicodeEncodeError:
         return
+    compare_together_and_alone("note", texts, by_lines=by_lines)
+
+
+words = st.sampled_from(
+    ['"a"', '"b"', '"x:y"', '"},{"', '"\\u0041"', '"\\u0000"', '"\\ud800"', '"é"']
+)
+numbers = st.sampled_from(["0", "-7", "null", str(2**62), "1e3", "NaN", "01", "[1]", '{"a":1}'])
+pairs = st.tuples(st.sampled_from(['"text"', '"more"', '"odd"']), words | numbers)
+space = st.sampled_from(["", " ", "\t"])
+
+
+few_pairs = st.lists(pairs, max_size=2) | st.just(list[tuple[str, str]]())
+
+
+@given(st.lists(st.tuples(few_pairs, words, space), min_size=1), st.booleans())
+@settings(max_examples=300)
+def test_inputs_of_plain_values_are_read_together_as_each_is_alone(
+    inputs: list[tuple[list[tuple[str, str]], str, str]], by_lines: bool
+) -> None:
+    """However many names are repeated in one and left out of another."""
+    texts = [
+        "{" + ",".join(f"{name}:{space}{value}" for name, value in [*given, ('"text"', text)]) + "}"
+        for given, text, space in inputs
+    ]
+    compare_together_and_alone("flat", texts, by_lines=by_lines)
+
+
+SOUND = '{"text":"a","more":1}'
+
+
+@pytest.mark.parametrize(
+    ("text", "bad"),
+    [
+        # As many names as two inputs have, one of which leaves one out.
+        ('{"text":"b"}\n{"text":"c","text":"d"}', {"/inputs/2/text": "is given twice"}),
+        (
+            '{"text":"\\u0000"}\n{"text":"b"}',
+            {"/inputs/1/text": "holds a NUL character or half of a surrogate pair"},
+        ),
+    ],
+)
+def test_what_is_wrong_among_plain_values_is_named(text: str, bad: dict[str, str]) -> None:
+    assert refused(f'{{"kind":"flat"}}\n{SOUND}\n{text}\n{{"text":"z"}}') == (422, bad)
+
+
+def test_an_input_of_plain_values_on_two_lines_is_no_json() -> None:
+    text = f'{{"kind":"flat"}}\n{SOUND}\n{{"text":"b"\n"more":2}}\n{{"text":"c"}}'
+    assert refused(text) == (400, {"/inputs/1": "no JSON value"})
+
+
+def compare_together_and_alone(kind: str, texts: list[str], *, by_lines: bool) -> None:
+    head = f'{{"kind":"{kind}"}}'
     alone: list[str] = []
     wrong: set[str] = set()
     for ordinal, text in enumerate(texts):
         try:
-            (body,) = read(f"{HEAD}\n{text}").texts
+            (body,) = read(f"{head}\n{text}").texts
         except Problem as problem:
             wrong |= {bad.name.replace("/inputs/0", f"/inputs/{ordinal}") for bad in problem.errors}
+            if problem.status == 400:
+                wrong = {f"{problem.status}"}
+                break
         else:
             if body in alone:
                 wrong.add(f"/inputs/{ordinal}")
             alone.append(body)
     if by_lines:
-        together = "\n".join([HEAD, *texts])
+        together = "\n".join([head, *texts])
     else:
-        together = f'{{"kind":"note","inputs":[{",".join(texts)}]}}'
+        together = f'{{"kind":"{kind}","inputs":[{",".join(texts)}]}}'
     try:
         read_together = read(together, by_lines=by_lines).texts
     except Problem as problem:
-        assert {bad.name for bad in problem.errors} == wrong
+        names = {bad.name for bad in problem.errors}
+        assert (names if problem.status != 400 else {"400"}) == wrong
     else:
         assert not wrong
         assert read_together == alone
