@@ -50,13 +50,13 @@ async def measure(
                     seconds = 1.0 if quick else 2.0
                     tables += await sustained.contests(stage, rounds=rounds, seconds=seconds)
                 case "drain":
-                    jobs = 2 if quick else 4
+                    jobs = 2 if quick else 10
                     tables.append(await drain.contest(stage, jobs=jobs, rounds=rounds))
                 case "latency":
                     samples = 20 if quick else 60
                     tables.append(await latency.contest(stage, rounds=rounds, samples=samples))
                 case "idle":
-                    seconds = 3.0 if quick else 30 / rounds
+                    seconds = 3.0 if quick else 80 / rounds
                     tables.append(await idle.contest(stage, rounds=rounds, seconds=seconds))
                 case "adaptive":
                     tables.append(await adaptive.contest(stage, rounds=rounds))

@@ -37,7 +37,7 @@ if TYPE_CHECKING:
 
 CHECKOUT = Path(__file__).resolve().parents[2]
 _NOOP = "tests.plugin_example.noop"
-KINDS = f"{_NOOP}:NOOP,{_NOOP}:NOOP_MANY,{_NOOP}:NOOP_MORE"
+KINDS = f"{_NOOP}:NOOP,{_NOOP}:NOOP_MANY,{_NOOP}:NOOP_HUNDRED"
 # Durable: what is committed survives a crash of the machine. Sizes keep checkpoints out of runs.
 POSTGRES_OPTIONS = {
     "fsync": "on",

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 from sqlalchemy import text
 
+from schema.chunking import AT_FIRST, ChunkBounds
 from tests.benchmarks import bare
 from tests.benchmarks.contest import Rival, Sample, compete
 from tests.benchmarks.drain import SETTINGS
@@ -77,8 +78,9 @@ def _notes(size: int, seconds: float) -> list[str]:
             " that what comes in is what goes out."
         ),
         (
-            f"Haulage: {_CLIENTS} clients post over HTTP to one API process; inputs are drained"
-            " 100 a call. Settings are those of the drain."
+            f"Haulage: {_CLIENTS} clients post over HTTP to one API process. A chunk, and a call,"
+            f" holds {AT_FIRST} inputs at first, and up to {ChunkBounds().maximum:,} once these"
+            " were measured. Settings are those of the drain."
         ),
         (
             f"The bare loop inserts {size:,} rows in one statement on one connection and claims"

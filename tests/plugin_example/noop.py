@@ -1,7 +1,7 @@
 """Kinds that do nothing, to measure and test everything around them.
 
 ``HAULAGE_KINDS=tests.plugin_example.noop:NOOP,tests.plugin_example.noop:NOOP_MANY``, and
-``NOOP_MORE``, whose chunks may grow to a thousand. An input is any JSON object.
+``NOOP_HUNDRED``, which takes fewer at once. An input is any JSON object.
 """
 
 from collections.abc import Sequence
@@ -43,7 +43,7 @@ class NoopManyProcessor:
 
 NOOP = Kind("noop", NoopInput, "tests.plugin_example.noop:NoopProcessor")
 NOOP_MANY = Kind("noop-many", NoopInput, "tests.plugin_example.noop:NoopManyProcessor")
-NOOP_MORE = replace(NOOP_MANY, name="noop-more", chunk=ChunkBounds(maximum=1_000))
+NOOP_HUNDRED = replace(NOOP_MANY, name="noop-hundred", chunk=ChunkBounds(maximum=100))
 NOOP_ISOLATED = Kind(
     "noop-isolated", NoopInput, "tests.plugin_example.noop:NoopProcessor", isolation="process"
 )
