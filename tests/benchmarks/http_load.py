@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import time
 from itertools import cycle, islice
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 from urllib.parse import urlsplit
 
 if TYPE_CHECKING:
@@ -102,20 +102,28 @@ async def post_while(
         connection.close()
 
 
+class Answer(NamedTuple):
+    """When a request was sent, in seconds since 1970, how long it took, and its answer."""
+
+    sent_at: float
+    milliseconds: float
+    body: bytes
+
+
 async def post_paced(
     url: str, requests: Sequence[bytes], *, interval_seconds: float
-) -> list[float]:
-    """Post the requests at a steady pace; give the milliseconds that each answer took."""
+) -> list[Answer]:
+    """Post the requests at a steady pace; give the answers in their order."""
     connection = await connect(url)
-    took: list[float] = []
+    answers: list[Answer] = []
     loop = asyncio.get_running_loop()
     due = loop.time()
     for request in requests:
         await asyncio.sleep(max(0.0, due - loop.time()))
-        began = time.perf_counter()
-        status, answer = await connection.exchange(request)
-        assert status == 202, (status, answer[:500])
-        took.append((time.perf_counter() - began) * 1000)
+        sent_at, began = time.time(), time.perf_counter()
+        status, body = await connection.exchange(request)
+        assert status == 202, (status, body[:500])
+        answers.append(Answer(sent_at, (time.perf_counter() - began) * 1000, body))
         due += interval_seconds
     connection.close()
-    return took
+    return answers
