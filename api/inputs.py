@@ -95,8 +95,9 @@ class Inputs:
     def _accept(self, run: Run) -> str | None:
         """Take a whole run, or nothing of it if anything in it is wrong."""
         kind = self.kind
-        read = None if kind is None else _read_run(kind, run)
-        if kind is None or read is None:
+        assert kind is not None, "without one, there is no run"
+        read = _read_run(kind, run)
+        if read is None:
             return None
         models, documents = read
         if self.many + len(models) > self.most:

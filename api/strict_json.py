@@ -17,6 +17,7 @@ from json.scanner import make_scanner
 from typing import IO, TYPE_CHECKING, Any, NamedTuple
 
 from api.problems import BadField, BadFields, Problem, escape
+from schema.limits import INT8
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -27,7 +28,6 @@ _BLANK = re.compile(r"[ \t\r]*")
 # Strings can hold what Postgres refuses only where one of these escapes stands.
 _UNUSUAL = re.compile(r"\\u(?:0000|[dD][89a-fA-F])")
 _UNSTORABLE = re.compile(r"[\x00\ud800-\udfff]")
-_INT8 = range(-(2**63), 2**63)
 _INT8_DIGITS = 20
 # Postgres keeps up to 16,383 digits behind the point, which 1e-16384 asks for in nine characters.
 _NUMBER_CHARACTERS = 1_000
@@ -68,7 +68,7 @@ def _constant(name: str) -> _Unstorable:
 
 
 def _integer(digits: str) -> int | _Unstorable:
-    if len(digits) <= _INT8_DIGITS and int(digits) in _INT8:
+    if len(digits) <= _INT8_DIGITS and int(digits) in INT8:
         return int(digits)
     return _Unstorable("is an integer beyond 64 bits")
 
@@ -262,15 +262,16 @@ class Source:
         # means does not depend on what follows.
         piece = piece[: piece.rfind("}\n" if by_lines else "},") + 1]
         end = self._at + len(piece)
-        if not piece or (self._unusual and _UNUSUAL.search(piece)):
+        if (
+            not piece
+            or (self._unusual and _UNUSUAL.search(piece))
+            or (by_lines and _TWO_ON_A_LINE.search(piece))
+        ):
             self._singly_until = self._passed + max(end, self._at + 1)
             return None
-        if not by_lines:
-            return Run(f"[{piece}]", None, end)
-        if _TWO_ON_A_LINE.search(piece):
-            self._singly_until = self._passed + end
-            return None
-        return Run(f"[{piece}]".replace("\n", ","), piece.count("\n") + 1, end)
+        if by_lines:
+            return Run(f"[{piece}]".replace("\n", ","), piece.count("\n") + 1, end)
+        return Run(f"[{piece}]", None, end)
 
     def pass_run(self, run: Run) -> None:
         """Go on behind the run."""

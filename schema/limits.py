@@ -7,6 +7,8 @@ from __future__ import annotations
 
 import math
 
+# What Postgres keeps of whole numbers.
+INT8 = range(-(2**63), 2**63)
 MOST_ATTEMPTS = 100
 MOST_CHUNK_INPUTS = 10_000
 MOST_AT_ONCE = 10_000

@@ -11,6 +11,8 @@ from pydantic import BaseModel, Secret, SecretBytes, SecretStr, TypeAdapter, Val
 from pydantic.json_schema import models_json_schema
 from pydantic_core import SchemaSerializer, SchemaValidator
 
+from schema.limits import INT8
+
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
 
@@ -22,7 +24,6 @@ _OWNERS = frozenset({"model", "dataclass", "typed-dict"})
 _NO_NODES = frozenset({"computed_fields", "config", "default", "metadata", "serialization"})
 # What these factories make is the same each time.
 _CONTAINERS = (dict, list, tuple)
-_INT8 = range(-(2**63), 2**63)
 # What takes no value but literals, truth values, and those of the nodes below it; and functions.
 _PLAIN = frozenset(
     {
@@ -229,7 +230,7 @@ def _is_plain(node: _Node) -> bool:
     schema, config = node.schema, node.config
     if schema["type"] == "int":
         least, most = schema.get("ge", schema.get("gt")), schema.get("le", schema.get("lt"))
-        return least is not None and most is not None and least >= _INT8[0] and most <= _INT8[-1]
+        return least is not None and most is not None and least >= INT8[0] and most <= INT8[-1]
     if schema["type"] == "str":
         return not schema.get("coerce_numbers_to_str", config.get("coerce_numbers_to_str"))
     return schema["type"] in _PLAIN

@@ -86,6 +86,7 @@ async def _product(place: Place, key: str, samples: int) -> Sample:
     )
     await eventually(partial(all_ended, place))
     rows = {row["key"]: row for row in await place.connection.fetch(_SETTLED)}
+    assert len(rows) == samples, (len(rows), samples)
     took, stored = [], []
     for answer in answers:
         row = rows[json.loads(answer.body)["jobId"]]

@@ -231,8 +231,6 @@ words = st.sampled_from(
 numbers = st.sampled_from(["0", "-7", "null", str(2**62), "1e3", "NaN", "01", "[1]", '{"a":1}'])
 pairs = st.tuples(st.sampled_from(['"text"', '"more"', '"odd"']), words | numbers)
 space = st.sampled_from(["", " ", "\t"])
-
-
 few_pairs = st.lists(pairs, max_size=2) | st.just(list[tuple[str, str]]())
 
 
