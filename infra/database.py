@@ -170,7 +170,7 @@ class Database:
                 if values:
                     # Without values, Postgres keeps the plan in any case.
                     await let_plan(session, keep_seconds=keep_seconds)
-                self._tell_wait(asked, was_used_up=was_used_up)
+                self._tell_wait_soon(asked, was_used_up=was_used_up)
                 return await fetch_rows(session, sql, values)
             except BaseException as error:
                 if isinstance(error, TimeoutError):
@@ -267,7 +267,7 @@ class Database:
                 _note_wait(for_others=False)
                 try:
                     await let_plan(session_of(connection), keep_seconds=0.0)
-                    self._tell_wait(asked, was_used_up=was_used_up)
+                    self._tell_wait_soon(asked, was_used_up=was_used_up)
                     yield connection
                 except TimeoutError:
                     self._doubted_at = time.monotonic()
@@ -281,8 +281,12 @@ class Database:
         _note_wait(for_others=is_used_up)
         return is_used_up
 
-    def _tell_wait(self, asked: float, *, was_used_up: bool) -> None:
+    def _tell_wait_soon(self, asked: float, *, was_used_up: bool) -> None:
+        """Tell how long a session was waited for, while Postgres works on what is asked of it."""
         seconds = time.perf_counter() - asked
+        asyncio.get_running_loop().call_soon(self._tell_wait, seconds, was_used_up)
+
+    def _tell_wait(self, seconds: float, was_used_up: bool) -> None:  # noqa: FBT001 - of a callback
         self._metrics.waited_for_connection(seconds)
         if self.told_wait is not None:
             self.told_wait(seconds if was_used_up else 0.0)

@@ -12,11 +12,16 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from urllib.parse import parse_qsl, unquote, urlencode
 
+import asyncpg
+from sqlalchemy.exc import MissingGreenlet
 from sqlalchemy.ext.asyncio import AsyncEngine, create_async_engine
+from sqlalchemy.util.concurrency import in_greenlet
 
 from schema.errors import Misconfigured
 
 if TYPE_CHECKING:
+    from collections.abc import Awaitable
+
     from infra.settings import Settings
 
 _URL = re.compile(
@@ -105,11 +110,21 @@ def open_engine(
     """Make SQLAlchemy's engine for a URL; it connects on first use."""
     return create_async_engine(
         "postgresql+asyncpg://",
-        connect_args=merged(arguments or {}, asyncpg_arguments(url, setting=setting)),
+        connect_args={
+            **merged(arguments or {}, asyncpg_arguments(url, setting=setting)),
+            "async_creator_fn": _connect,
+        },
         # Values may be inputs, or digests of keys: errors, and so the logs, do not repeat them.
         hide_parameters=True,
         **options,
     )
+
+
+def _connect(*where: Any, **how: Any) -> Awaitable[asyncpg.Connection[Any]]:  # noqa: ANN401 - asyncpg's own
+    """Connect, where that can be waited for: SQLAlchemy makes the call before it finds out."""
+    if not in_greenlet():
+        raise MissingGreenlet
+    return asyncpg.connect(*where, **how)
 
 
 def _query(text: str, setting: str) -> dict[str, str]:
