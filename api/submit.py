@@ -119,7 +119,6 @@ class Submitter:
         except _NotStored as refused:
             past = refused.past
         else:
-            await asyncio.sleep(0)  # what wakes the others goes out before the answer is made
             return Accepted(key, sender.trace.correlation_id, replayed=False)
         # A replay may come after its times have passed: it still is the same request.
         earlier = await self._earlier(sender, reading)
@@ -155,9 +154,13 @@ class Submitter:
             wake, rows = None, await self._database.fetch(insert())
         for row in rows:
             if wake is None:
-                self._notifier.notify()
+                await self._notify()
             return str(row.key)
         raise _NotStored
+
+    async def _notify(self) -> None:
+        self._notifier.notify()
+        await asyncio.sleep(0)  # what wakes the others goes out before the answer is made
 
     async def _copy(self, reading: Reading, sender: Sender) -> str:
         key = sender.idempotency_key
@@ -178,7 +181,7 @@ class Submitter:
             # Whatever else is wrong is looked for with no transaction open.
             await asyncio.to_thread(reading.finish)
             raise
-        self._notifier.notify()
+        await self._notify()
         return stored
 
     async def _earlier(self, sender: Sender, reading: Reading) -> Accepted | None:
