@@ -9,7 +9,7 @@ from api.answers import json_answer
 from api.lifecycle_models import Nothing
 from api.paths import job_key, no_job
 from api.problems import conflict
-from api.queries import Query
+from api.queries import refuse_parameters
 from schema.lifecycle import ACTIVE_JOB_STATUSES, JobStatus
 from schema.statements.control import cancel_job, pause_job, resume_job
 
@@ -57,7 +57,7 @@ class Control:
 
     def _handler(self, move: _Move) -> Handler:
         async def handle(request: Request, exchange: Exchange) -> Response:
-            Query(request.query_params).finish()
+            refuse_parameters(request)
             key = job_key(request, exchange)
             await self._fields.read(request, Nothing)
             statement = move.statement(key, owner_id=exchange.known_caller.scope)

@@ -8,7 +8,7 @@ from api.answers import json_answer
 from api.lifecycle_views import history_document
 from api.next_step import Standing, next_step
 from api.paths import base, job_key, no_input, ordinal
-from api.queries import Query
+from api.queries import refuse_parameters
 from schema.lifecycle import EntryState, InputStatus, JobStatus
 from schema.statements.history import find_input, list_attempts
 
@@ -30,7 +30,7 @@ class History:
 
     async def show(self, request: Request, exchange: Exchange) -> Response:
         """Show one input of a job with its whole history."""
-        Query(request.query_params).finish()
+        refuse_parameters(request)
         key, number = job_key(request, exchange), ordinal(request)
         statement = find_input(key, number, owner_id=exchange.known_caller.scope)
         for row in await self._database.fetch(statement):

@@ -15,7 +15,7 @@ from api.cursors import CursorOf
 from api.inputs import Limits
 from api.paths import base, job_key, no_job
 from api.problems import BadField, Problem
-from api.queries import OWNER, Query
+from api.queries import OWNER, Query, refuse_parameters
 from api.reading import Reading
 from api.submission import BadSubmission
 from api.submit import Sender
@@ -87,7 +87,7 @@ class Jobs:
 
     async def submit(self, request: Request, exchange: Exchange) -> Response:
         """Accept a job: 202 once it is stored."""
-        Query(request.query_params).finish()
+        refuse_parameters(request)
         idempotency_key = _idempotency_key(request)
         async with self._bodies.body(request) as body:
             accepted = await self._accept(body, exchange, idempotency_key)
@@ -141,7 +141,7 @@ class Jobs:
 
     async def show(self, request: Request, exchange: Exchange) -> Response:
         """Show one job."""
-        Query(request.query_params).finish()
+        refuse_parameters(request)
         key = job_key(request, exchange)
         statement = find_job(
             key,

@@ -13,7 +13,7 @@ from api.lifecycle_models import Nothing, ParkedRequest
 from api.lifecycle_views import entry_document, message_document
 from api.paths import no_job, row_id
 from api.problems import BadFields, Problem, conflict, not_found
-from api.queries import Query
+from api.queries import Query, refuse_parameters
 from schema.statements.parked import (
     EntryFilter,
     count_parked_entries,
@@ -85,7 +85,7 @@ class Parked:
     async def reprocess_entry(self, request: Request, exchange: Exchange) -> Response:
         """Make a parked entry due again."""
         _for_admins(exchange)
-        Query(request.query_params).finish()
+        refuse_parameters(request)
         identity = row_id(request, _NO_ENTRY)
         await self._fields.read(request, Nothing)
         for row in await self._database.fetch(reprocess_parked_entry(identity)):
@@ -96,7 +96,7 @@ class Parked:
     async def reprocess_entries(self, request: Request, exchange: Exchange) -> Response:
         """Make parked entries that match a filter due again, a bounded number in one request."""
         _for_admins(exchange)
-        Query(request.query_params).finish()
+        refuse_parameters(request)
         asked = await self._fields.read(request, ParkedRequest)
         exchange.job = asked.jobId
         which = await self._filter(asked)
@@ -134,7 +134,7 @@ class Parked:
 
     async def _resolve(self, request: Request, exchange: Exchange, *, dismissing: bool) -> Response:
         _for_admins(exchange)
-        Query(request.query_params).finish()
+        refuse_parameters(request)
         identity = row_id(request, _NO_MESSAGE)
         await self._fields.read(request, Nothing)
         if dismissing:

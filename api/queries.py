@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
 
     from starlette.datastructures import QueryParams
+    from starlette.requests import Request
 
 DEFAULT_PAGE = 100
 LARGEST_PAGE = 500
@@ -25,6 +26,12 @@ OWNER = re.compile(r"[A-Za-z0-9._-]{1,64}")
 _NO_CONTROL = r"\x00-\x08\x0b-\x1f\x7f-\x9f"
 ERROR_CLASS = rf"[^\s{_NO_CONTROL}]([^{_NO_CONTROL}]{{0,198}}[^\s{_NO_CONTROL}])?"
 _DIGITS = re.compile(r"[0-9]{1,9}")
+
+
+def refuse_parameters(request: Request) -> None:
+    """Refuse a request that has query parameters, where there are none to give."""
+    if request.scope["query_string"]:
+        Query(request.query_params).finish()
 
 
 class Query:

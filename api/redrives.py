@@ -13,7 +13,7 @@ from api.lifecycle_models import LetterRequest, Nothing, ReprocessRequest
 from api.lifecycle_views import accepted_document, redrive_document
 from api.paths import base, job_key, no_job, no_redrive, ordinal, redrive_id
 from api.problems import conflict, not_found
-from api.queries import Query
+from api.queries import refuse_parameters
 from infra import redrive
 from infra.redrive_choice import InputChoice
 from schema.lifecycle import InputStatus
@@ -55,7 +55,7 @@ class Redrives:
 
     async def reprocess_job(self, request: Request, exchange: Exchange) -> Response:
         """Take inputs of one job back into work."""
-        Query(request.query_params).finish()
+        refuse_parameters(request)
         key = job_key(request, exchange)
         asked = await self._fields.read(request, ReprocessRequest)
         job = await self._job(key, exchange)
@@ -67,7 +67,7 @@ class Redrives:
 
     async def reprocess_letter(self, request: Request, exchange: Exchange) -> Response:
         """Take one dead letter back into work."""
-        Query(request.query_params).finish()
+        refuse_parameters(request)
         key, number = job_key(request, exchange), ordinal(request)
         await self._fields.read(request, Nothing)
         job = await self._job(key, exchange)
@@ -79,7 +79,7 @@ class Redrives:
 
     async def reprocess_letters(self, request: Request, exchange: Exchange) -> Response:
         """Take all dead letters that match a filter back into work."""
-        Query(request.query_params).finish()
+        refuse_parameters(request)
         asked = await self._fields.read(request, LetterRequest)
         exchange.job = asked.jobId
         choice = await resolve_request(asked, caller=exchange.known_caller, database=self._database)
@@ -89,7 +89,7 @@ class Redrives:
 
     async def show(self, request: Request, exchange: Exchange) -> Response:
         """Show how far a redrive has come."""
-        Query(request.query_params).finish()
+        refuse_parameters(request)
         identity = redrive_id(request)
         exchange.redrive = str(identity)
         statement = find_redrive(identity, owner_id=exchange.known_caller.scope)

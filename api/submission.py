@@ -14,6 +14,7 @@ from api.inputs import INPUT_DEPTH, Inputs, Limits
 from api.models import JobFields, read_time
 from api.problems import BadFields, Problem, escape, no_line
 from api.strict_json import Source
+from schema.kinds import JobOptions
 from schema.stored_models import stored_text
 
 if TYPE_CHECKING:
@@ -272,7 +273,9 @@ class Document:
             return None
 
     def _options(self, kind: Kind, bad: BadFields) -> str | None:
-        if "options" not in self.names and not self.has_all_members:
+        if "options" not in self.names and (
+            not self.has_all_members or kind.options_model is JobOptions
+        ):
             return "{}"
         document = self.documents.get("options", {})
         if not isinstance(document, dict):

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 import secrets
-from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from infra.telemetry.logs import accept_correlation_id
@@ -59,7 +58,8 @@ def begun(trace: Trace) -> Trace:
         return trace
     # That either is all zeros, which no trace may be, will not be seen before the sun burns out.
     ids = secrets.token_hex(16 + 8)
-    return replace(trace, traceparent=f"00-{ids[:32]}-{ids[32:]}-01")
+    parent = f"00-{ids[:32]}-{ids[32:]}-01"
+    return Trace(trace.correlation_id, parent, trace.tracestate, trace.baggage)
 
 
 def read_traceparent(header: str) -> str | None:

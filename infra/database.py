@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass
 from functools import partial
@@ -19,12 +19,10 @@ import asyncpg
 from sqlalchemy import exc as sa_exc
 from sqlalchemy import text
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine  # noqa: TC002 - statements' own
-from sqlalchemy.pool import QueuePool
 
 from infra.database_url import connect_arguments, open_engine
 from infra.driver import (
     Writer,
-    check_out,
     driver_of,
     fetch_rows,
     give_up,
@@ -33,6 +31,7 @@ from infra.driver import (
 )
 from infra.patience import within
 from infra.retry import sqlstate, through_races
+from infra.sessions import Sessions
 from infra.telemetry.metrics import NO_METRICS
 from schema.errors import HaulageError, Unavailable, Unusable
 from schema.statements.bound import Bound
@@ -43,6 +42,7 @@ if TYPE_CHECKING:
         AsyncIterator,
         Awaitable,
         Callable,
+        Iterator,
         Sequence,
     )
 
@@ -100,6 +100,7 @@ class Database:
         self._doubted_at = 0.0
         self._engine = engine
         self._keeps_session = keeps_session
+        self._sessions = Sessions(engine)
         self._writer = Writer(engine.dialect)
         self._reading = engine.execution_options(postgresql_readonly=True)
         self._frozen = engine.execution_options(
@@ -140,6 +141,7 @@ class Database:
 
     async def close(self) -> None:
         """Close every connection of the pool; those that do not answer are left to the system."""
+        self._sessions.put_back()
         try:
             async with asyncio.timeout(_CLOSE_SECONDS):
                 await self._engine.dispose()
@@ -159,12 +161,13 @@ class Database:
     async def _fetch_once(self, statement: TextClause | Bound) -> Sequence[Row[Any]]:
         sql, values = self._writer.write(statement)
         keep_seconds = statement.plan_seconds if isinstance(statement, Bound) else 0.0
-        async with _speaking_plainly():
+        with _speaking_plainly():
             asked, was_used_up = time.perf_counter(), self._is_used_up()
-            session = await check_out(self._engine)
+            session = await self._sessions.take()
             while self._is_of_no_use(session):
                 session.invalidate()
-                session = await check_out(self._engine)
+                session.close()
+                session = await self._sessions.take()
             _note_wait(for_others=False)
             try:
                 if values:
@@ -179,7 +182,7 @@ class Database:
                     await give_up(session)
                 raise
             finally:
-                session.close()
+                self._sessions.give_back(session)
 
     async def answered_within(self, seconds: float, work: Awaitable[Result]) -> Result:
         """Give what this database answers; raise ``Unavailable`` when it is silent for so long.
@@ -226,9 +229,8 @@ class Database:
         return await through_races(partial(self._run_once, unit))
 
     async def _run_once(self, unit: Callable[[AsyncConnection], Awaitable[Result]]) -> Result:
-        async with _speaking_plainly(), self._checked_out(self._engine) as connection:
-            async with connection.begin(), _kept_whole(connection):
-                return await unit(connection)
+        async with self._begun(self._engine) as connection:
+            return await unit(connection)
 
     @asynccontextmanager
     async def stream(
@@ -239,10 +241,9 @@ class Database:
         Memory stays constant. The connection is held until the block ends, so nothing slow
         belongs into it.
         """
-        async with _speaking_plainly(), self._checked_out(self._reading) as connection:
-            async with connection.begin(), _kept_whole(connection):
-                result = await connection.stream(statement)
-                yield result.partitions(batch_rows)
+        async with self._begun(self._reading) as connection:
+            result = await connection.stream(statement)
+            yield result.partitions(batch_rows)
 
     @asynccontextmanager
     async def snapshot(self, *, statement_timeout_seconds: float) -> AsyncIterator[AsyncConnection]:
@@ -251,15 +252,22 @@ class Database:
         While it is open, vacuum keeps what it sees: not for anything that goes on and on.
         """
         milliseconds = int(statement_timeout_seconds * 1_000)
-        async with _speaking_plainly(), self._checked_out(self._frozen) as connection:
-            async with connection.begin():
-                await connection.exec_driver_sql(f"SET LOCAL statement_timeout = {milliseconds}")
-                yield connection
+        async with self._begun(self._frozen) as connection:
+            await connection.exec_driver_sql(f"SET LOCAL statement_timeout = {milliseconds}")
+            yield connection
+
+    @asynccontextmanager
+    async def _begun(self, engine: AsyncEngine) -> AsyncIterator[AsyncConnection]:
+        with _speaking_plainly():
+            async with self._checked_out(engine) as connection, connection.begin():
+                async with _kept_whole(connection):
+                    yield connection
 
     @asynccontextmanager
     async def _checked_out(self, engine: AsyncEngine) -> AsyncIterator[AsyncConnection]:
         asked, was_used_up = time.perf_counter(), self._is_used_up()
         while True:
+            self._sessions.make_room()
             async with engine.connect() as connection, _kept_whole(connection):
                 if self._is_of_no_use(session_of(connection)):
                     await connection.invalidate()
@@ -276,8 +284,7 @@ class Database:
 
     def _is_used_up(self) -> bool:
         """Say whether a session must wait for others, and note that for who is patient."""
-        pool = self._engine.pool
-        is_used_up = isinstance(pool, QueuePool) and pool.checkedout() >= pool.size()
+        is_used_up = self._sessions.are_used_up()
         _note_wait(for_others=is_used_up)
         return is_used_up
 
@@ -346,8 +353,8 @@ def _is_spoilt(error: BaseException) -> bool:
     )
 
 
-@asynccontextmanager
-async def _speaking_plainly() -> AsyncIterator[None]:
+@contextmanager
+def _speaking_plainly() -> Iterator[None]:
     """Turn every way of being away into ``Unavailable``; let the other errors be what they are."""
     try:
         yield

@@ -14,7 +14,6 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import asyncpg
 from sqlalchemy import exc as sa_exc
 from sqlalchemy.engine.result import IteratorResult, SimpleResultMetaData
-from sqlalchemy.pool import QueuePool
 
 from infra.patience import within
 from schema.statements.bound import Bound
@@ -23,7 +22,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from sqlalchemy import Dialect, Result, Row
-    from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
+    from sqlalchemy.ext.asyncio import AsyncConnection
     from sqlalchemy.pool import PoolProxiedConnection
     from sqlalchemy.sql.elements import TextClause
 
@@ -75,19 +74,6 @@ class Writer:
             self._texts.clear()
         text = self._texts[key] = _Text(str(compiled), tuple(compiled.positiontup or ()))
         return text
-
-
-async def check_out(engine: AsyncEngine) -> PoolProxiedConnection:
-    """Take a session out of the pool; what stands in the way is told by the driver's own error."""
-    pool = engine.sync_engine.pool
-    if isinstance(pool, QueuePool) and pool.checkedin():
-        # Where nothing is waited for, a greenlet would cost several times what is done in it.
-        with suppress(sa_exc.MissingGreenlet):  # what lies there is to be opened anew
-            return pool.connect()
-    try:
-        return await engine.raw_connection()
-    except engine.dialect.loaded_dbapi.Error as error:
-        raise (error.__cause__ or error) from None
 
 
 def session_of(connection: AsyncConnection) -> PoolProxiedConnection:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar
 
 if TYPE_CHECKING:
@@ -46,16 +47,28 @@ async def within(seconds: float, work: Awaitable[Result]) -> Result:
     It is cancelled then, and not waited for: to give up on a silent neighbour, as by closing its
     connection, may itself take seconds.
     """
+    loop = asyncio.get_running_loop()
     doing = asyncio.ensure_future(work)
     _under_way.add(doing)
     doing.add_done_callback(_ended)
+    # What asyncio.wait() comes to for one: it costs as much as the rest of a wait for Postgres.
+    over = loop.create_future()
+    doing.add_done_callback(partial(end, over))
+    timer = loop.call_later(seconds, end, over)
     try:
-        done, _ = await asyncio.wait({doing}, timeout=seconds)
+        await over
     finally:
+        timer.cancel()
         doing.cancel()
-    if not done:
+    if not doing.done():
         raise TimeoutError
     return doing.result()
+
+
+def end(over: asyncio.Future[None], _of: object = None) -> None:
+    """End a wait, unless it has ended: for a timer, or as what is done once a future is."""
+    if not over.done():
+        over.set_result(None)
 
 
 def _ended(doing: asyncio.Future[Any]) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import asyncpg
@@ -15,6 +16,7 @@ from tenacity import (
     wait_random_exponential,
 )
 
+from infra.patience import end
 from schema.errors import Unavailable
 
 if TYPE_CHECKING:
@@ -138,10 +140,16 @@ def sleep_unless(*events: asyncio.Event) -> Callable[[float], Awaitable[None]]:
     """Give a sleep in seconds that ends early when one of the events is set."""
 
     async def sleep(seconds: float) -> None:
-        waits = [asyncio.ensure_future(event.wait()) for event in events]
+        loop = asyncio.get_running_loop()
+        over = loop.create_future()
+        waits = [loop.create_task(event.wait()) for event in events]
+        for wait in waits:
+            wait.add_done_callback(partial(end, over))
+        timer = loop.call_later(seconds, end, over)
         try:
-            await asyncio.wait(waits, timeout=seconds, return_when=asyncio.FIRST_COMPLETED)
+            await over
         finally:
+            timer.cancel()
             for wait in waits:
                 wait.cancel()
 

@@ -6,8 +6,11 @@ from contextlib import contextmanager
 from uuid import uuid4
 
 import asyncpg
+from alembic import command
+from sqlalchemy import Connection
 
-from infra.migrate import migrate
+from infra.database_url import open_engine
+from infra.migrate import config, migrate
 from localstack.postgres import Cluster
 from schema.tables import metadata
 
@@ -49,6 +52,20 @@ async def execute(url: str, statement: str) -> None:
         await connection.execute(statement)
     finally:
         await connection.close()
+
+
+async def downgrade(url: str, revision: str) -> None:
+    """Take back the migrations after a revision."""
+
+    def take_back(connection: Connection) -> None:
+        alembic = config()
+        alembic.attributes["connection"] = connection
+        command.downgrade(alembic, revision)
+
+    engine = open_engine(url)
+    async with engine.begin() as connection:
+        await connection.run_sync(take_back)
+    await engine.dispose()
 
 
 class Databases:

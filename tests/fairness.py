@@ -1,12 +1,13 @@
 """Owners who compete, and how many entries of others come before one's own."""
 
+import asyncio
 from uuid import UUID
 
 from infra.database import Database
+from infra.queue.outbox import OutboxQueue
 from infra.queue.protocol import Claim
-from schema.statements.claim import claim_ready
-from schema.statements.turns import FIRST_TURN
-from tests.platform import KIND, Platform
+from infra.wakeup import Listener
+from tests.platform import KIND, Platform, settings_for
 
 
 async def owners(database: Database, many: int) -> list[Platform]:
@@ -18,21 +19,29 @@ async def owners(database: Database, many: int) -> list[Platform]:
 
 
 class Claimer:
-    """Claims as a consumer in outbox mode does, one statement after the other."""
+    """Claims as a consumer in outbox mode does, one claim after the other, by its own clock."""
 
     def __init__(
         self, database: Database, *, most: int = 1, kinds: tuple[str, ...] = (KIND,)
     ) -> None:
-        self._database = database
         self._most = most
-        self._kinds = kinds
-        self._turn = FIRST_TURN
+        self._seconds = 0.0
+        self._queue = OutboxQueue(
+            database,
+            Listener(settings_for("postgresql://127.0.0.1:1/nobody"), name="nobody"),
+            worker="w",
+            kinds=kinds,
+            lease_seconds=600,
+            poll_floor_seconds=0.01,
+            clock=lambda: self._seconds,
+        )
 
     async def claim(self) -> list[Claim]:
-        statement = claim_ready("w", 600, kinds=self._kinds, most=self._most, turn=self._turn)
-        rows = await self._database.fetch(statement)
-        self._turn = self._turn.after(rows)
-        return [Claim.from_row(row) for row in rows]
+        return list(await self._queue.claim(self._most, asyncio.Event()))
+
+    def let_pass(self, seconds: float) -> None:
+        """Have its clock go on by so much."""
+        self._seconds += seconds
 
     async def before(self, job_id: UUID) -> list[UUID]:
         """Claim until an entry of the job comes; give the jobs of those that came before it."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import math
 import time
 from typing import TYPE_CHECKING
 
@@ -15,11 +16,11 @@ from infra.row_by_row import RowByRow
 from infra.telemetry import names
 from infra.telemetry.instruments import SILENT
 from schema.statements.claim import claim_by_id, claim_ready, next_ready, ready_in_turn
-from schema.statements.relay import promote_due
+from schema.statements.relay import PROMOTED_AT_ONCE, promote_due
 from schema.statements.turns import FIRST_TURN
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Sequence
+    from collections.abc import Callable, Collection, Sequence
     from typing import Any
     from uuid import UUID
 
@@ -31,8 +32,12 @@ if TYPE_CHECKING:
 
 # No wake-up tells when something is wanted again.
 _UNWANTED_SECONDS = 0.25
+# Where claim comes after claim, with no time to look for what is due.
+_LETTING_IN_SECONDS = 0.25
 # What was claimed begins before it is looked for more, where there was no more just now.
 _BREATH_SECONDS = 0.005
+# Turns of the loop until an input that costs nothing is processed and its settling under way.
+_BREATH_TURNS = 12
 
 
 class OutboxQueue:
@@ -48,7 +53,9 @@ class OutboxQueue:
         lease_seconds: float,
         poll_floor_seconds: float,
         instruments: Instruments = SILENT,
+        clock: Callable[[], float] = time.monotonic,
     ) -> None:
+        self._clock = clock
         self._tracing = instruments.tracing
         self._database = database
         self.claiming = Claiming(database, lease_seconds=lease_seconds)
@@ -62,6 +69,8 @@ class OutboxQueue:
         # False after a claim that brought less than it asked for: look before the next one, unless
         # there is a wake-up.
         self._may_be_ready = True
+        # When the next claim lets in what was to wait and is due, by its clock.
+        self._let_in_at = 0.0
         self._claiming = asyncio.Lock()
 
     async def claim(
@@ -76,6 +85,8 @@ class OutboxQueue:
             if stop.is_set():
                 return ()
             if not self._may_be_ready:
+                for _ in range(_BREATH_TURNS):
+                    await asyncio.sleep(0)
                 await sleep_unless(stop, self._woken)(_BREATH_SECONDS)
                 self._may_be_ready = self._woken.is_set()
                 if stop.is_set():
@@ -87,6 +98,8 @@ class OutboxQueue:
             look = next_ready(kinds=self._wanted(unwanted), shunned=self._shunned(unwanted))
             rows = await self.claiming.answered(self._database.fetch(look))
             dues = [float(row.seconds) for row in rows]
+            later = [float(row.seconds) for row in rows if row.deferred]
+            self._let_in_at = self._clock() + min(later, default=math.inf)
             if self._may_be_ready or all(due_seconds > 0 for due_seconds in dues):
                 rest = self._pauses.seconds(dues)
                 if unwanted.kinds or unwanted.jobs:
@@ -119,15 +132,11 @@ class OutboxQueue:
             if not is_of_a_row(error):
                 raise
             return await self._claim_singly(most, unwanted)
-        self._turn = self._turn.after(rows)
+        self._turn = self._turn.after(rows, most=most)
         return rows
 
     async def _claim_singly(self, most: int, unwanted: Unwanted) -> Sequence[Row[Any]]:
-        """Claim the entries whose turn it is but those that are at fault, and pass over these.
-
-        What a claim makes ready beside may be at fault as well.
-        """
-        await self.claiming.answered(self._rows.fetch(promote_due()))
+        """Claim the entries whose turn it is but those that are at fault, and pass over these."""
         look = ready_in_turn(
             kinds=self._wanted(unwanted),
             most=most,
@@ -149,11 +158,14 @@ class OutboxQueue:
     async def _claim_now(self, most: int, unwanted: Unwanted) -> Sequence[Claim]:
         began = time.monotonic()
         with self.claiming.call():
+            if self._clock() >= self._let_in_at:
+                await self._let_in()
             rows = await self._claim_rows(most, unwanted)
             claims = [Claim.from_row(row, began) for row in rows]
         if claims:
             # Fewer than asked for: the rest is in other hands, or there is none.
             self._may_be_ready = len(claims) >= most
+            self._let_in_at = min(self._let_in_at, self._clock() + _LETTING_IN_SECONDS)
             self._pauses.took()
             # A poll that brings nothing is no event.
             with self._tracing.together(
@@ -164,6 +176,11 @@ class OutboxQueue:
             ):
                 pass
         return claims
+
+    async def _let_in(self) -> None:
+        rows = await self.claiming.answered(self._rows.fetch(promote_due()))
+        is_all = len(rows) < PROMOTED_AT_ONCE
+        self._let_in_at = self._clock() + (_LETTING_IN_SECONDS if is_all else 0.0)
 
     async def claim_rest(
         self,

@@ -8,12 +8,12 @@ from __future__ import annotations
 
 import logging
 import re
+import secrets
 import sys
 import traceback
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
-from uuid import uuid4
 
 import structlog
 import structlog.tracebacks
@@ -42,7 +42,7 @@ _QUIETER = ("uvicorn",)
 
 def new_correlation_id() -> str:
     """Make a correlation id."""
-    return uuid4().hex
+    return secrets.token_hex(16)
 
 
 def accept_correlation_id(candidate: str | None) -> str:

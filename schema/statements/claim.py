@@ -11,13 +11,12 @@ from schema.statements.bound import A_MOMENT, Bound
 from schema.statements.locks import BRIEFLY, lock_timeout
 from schema.statements.turns import (
     CLAIMABLE,
+    FIRST_TO_CLAIM,
     FIRST_TURN,
     FREE,
     IN_TURN,
     PICKED_IDS,
     PICKED_TO_CLAIM,
-    PROMOTED,
-    PROMOTED_BY_CLAIM,
     READY,
     RUNNABLE,
     Turn,
@@ -42,7 +41,9 @@ _TAKE = """
         locked_until = now() + CAST(:lease_seconds AS double precision) * interval '1 second',
         sent_at = NULL, resends = 0
     FROM target WHERE o.id = target.id
-    RETURNING o.*, target.waited_ms,
+    RETURNING o.id, o.epoch, o.job_id, o.kind, o.owner_id, o.locked_by, o.correlation_id,
+              o.traceparent, o.tracestate, o.baggage, o.origin, o.first_ordinal, o.last_ordinal,
+              o.priority, o.turn_at, target.waited_ms,
               extract(epoch FROM now() - target.was_sent_at) * 1000 AS queued_ms
 ), started AS (
     UPDATE job SET status = CASE status WHEN 'SUBMITTED' THEN 'RUNNING' ELSE status END,
@@ -68,8 +69,8 @@ CROSS JOIN LATERAL (
 ) i
 """
 
-_READY = sa.text(
-    f"""{PICKED_TO_CLAIM}, {PROMOTED}, target AS (
+_OF_PICKED = (
+    f""", target AS (
     SELECT o.id, extract(epoch FROM now() - o.available_at) * 1000 AS waited_ms,
            CAST(:worker AS text) AS holder, o.sent_at AS was_sent_at
     FROM outbox o WHERE o.id = {PICKED_IDS}"""
@@ -78,6 +79,8 @@ _READY = sa.text(
     + _HAND_OVER
     + f"JOIN picked p ON p.id = o.id ORDER BY {IN_TURN}"
 )
+_READY = sa.text(PICKED_TO_CLAIM + _OF_PICKED)
+_READY_FIRST = sa.text(FIRST_TO_CLAIM + _OF_PICKED)
 
 # What a claim would take this moment, locked by nobody afterwards.
 _IN_TURN = sa.text(
@@ -234,12 +237,12 @@ RETURNING o.id
 _NEXT_READY = sa.text(
     f"""
 (
-    SELECT CAST(0 AS double precision) AS seconds FROM outbox o
+    SELECT CAST(0 AS double precision) AS seconds, false AS deferred FROM outbox o
     WHERE {READY} AND {NOT_SHUNNED} AND {FREE}
       AND (CAST(:kinds AS text[]) IS NULL OR o.kind = ANY(CAST(:kinds AS text[])))
     ORDER BY o.kind, o.owner_id LIMIT 1
 ) UNION ALL (
-    SELECT CAST(extract(epoch FROM o.available_at - now()) AS double precision) FROM outbox o
+    SELECT CAST(extract(epoch FROM o.available_at - now()) AS double precision), true FROM outbox o
     WHERE o.state = 'PENDING' AND o.deferred AND {NOT_SHUNNED}
     ORDER BY o.available_at LIMIT 1
 )
@@ -258,15 +261,12 @@ def claim_ready(
 ) -> Bound:
     """Claim up to ``most`` ready entries of the given kinds, flow by flow after ``turn``.
 
-    One row a claim, in turn; ``place`` is the flow's, for the next turn. What has become due is
-    ready for the next claim. Of jobs that are ``shunned`` none is taken or becomes ready.
+    One row a claim, in turn; ``place`` is the flow's, for the next turn. Of jobs that are
+    ``shunned`` none is taken.
     """
-    values = _to_pick(kinds, most, turn, shunned) | {
-        "worker": worker,
-        "lease_seconds": lease_seconds,
-        "promoted": PROMOTED_BY_CLAIM,
-    }
-    return Bound(_READY, values, A_MOMENT)
+    values = _to_pick(kinds, most, turn, shunned)
+    values |= {"worker": worker, "lease_seconds": lease_seconds}
+    return Bound(_READY_FIRST if turn == FIRST_TURN else _READY, values, A_MOMENT)
 
 
 def ready_in_turn(
@@ -389,7 +389,7 @@ def delete_empty_entry(entry_id: int, epoch: int) -> TextClause:
 
 
 def next_ready(*, kinds: Sequence[str] | None = None, shunned: Collection[UUID] = ()) -> Bound:
-    """Give the seconds until entries may be claimed: a row for those ready, and one for deferred.
+    """Give the seconds until entries may be claimed: a row for those ready, one for ``deferred``.
 
     0 or less: there is one, which may be in other hands. No row: there is none.
     ``kinds`` narrows what is ready to these kinds; what there is of ``shunned`` jobs is left out.

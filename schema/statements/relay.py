@@ -6,17 +6,13 @@ from typing import TYPE_CHECKING
 
 import sqlalchemy as sa
 
-from schema.statements.batch import NOT_SHUNNED, THESE, Batch, Forms, entry_forms
+from schema.statements.batch import Batch, Forms, entry_forms
 from schema.statements.bound import A_MOMENT, Bound
 from schema.statements.turns import (
     FIRST_TURN,
     IN_TURN,
     PICKED_IDS,
     PICKED_TO_SEND,
-    PROMOTABLE,
-    PROMOTED,
-    PROMOTED_BY_CLAIM,
-    PROMOTED_WHICH,
     READY,
     THESE_TO_SEND,
     Turn,
@@ -34,10 +30,18 @@ _COLUMNS = """o.id, o.type, o.job_id, o.owner_id, o.kind, o.payload::text AS pay
 _LOCKED = """locked_by = CAST(:token AS text), relay_attempts = o.relay_attempts + 1,
         locked_until = now() + CAST(:lock_seconds AS double precision) * interval '1 second'"""
 
-_PROMOTE = Forms(
-    sa.text(f"WITH {PROMOTED} SELECT id FROM promoted"),
-    sa.text(f"WITH {PROMOTED_WHICH.format(which=THESE)} SELECT id FROM promoted"),
-    sa.text(f"SELECT o.id, o.job_id FROM outbox o WHERE {PROMOTABLE.format(which=NOT_SHUNNED)}"),
+# How many whoever claims or relays lets in at a time; more is the promoter's work.
+PROMOTED_AT_ONCE = 200
+_PROMOTABLE = """o.state = 'PENDING' AND o.deferred AND o.available_at <= now() AND {which}
+        ORDER BY o.available_at LIMIT CAST(:promoted AS integer)
+        FOR UPDATE SKIP LOCKED"""
+_PROMOTE = entry_forms(
+    f"SELECT o.id, o.job_id FROM outbox o WHERE {_PROMOTABLE}",
+    """
+UPDATE outbox SET deferred = false
+WHERE id = ANY (ARRAY(SELECT due.id FROM ({target}) AS due))
+RETURNING id
+""",
 )
 
 _LOCK_PICKED = f""", taken AS (
@@ -182,7 +186,7 @@ RETURNING o.id, o.correlation_id, (SELECT j.key FROM job j WHERE j.id = o.job_id
 RESEND_DOUBLINGS = 4
 
 
-def promote_due(*, most: int = PROMOTED_BY_CLAIM) -> Batch:
+def promote_due(*, most: int = PROMOTED_AT_ONCE) -> Batch:
     """Make up to ``most`` entries ready that were deferred and are due: rows of (id)."""
     return Batch.of(_PROMOTE, {"promoted": most}, A_MOMENT)
 

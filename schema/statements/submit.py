@@ -37,7 +37,8 @@ WITH head AS (
     FROM nextval('job_number') AS n
     WHERE {BRIEFLY}
     ON CONFLICT (owner_id, idempotency_key) WHERE idempotency_key IS NOT NULL DO NOTHING
-    RETURNING *
+    RETURNING id, key, status, owner_id, kind, priority, total, scheduled_for, correlation_id,
+              traceparent, tracestate, baggage
 )
 """
 

@@ -6,7 +6,7 @@ found by stepping from one to the next through the index ``outbox_ready``, so th
 holds costs nothing to pass over.
 
 *Ready* is what the index holds. Entries of which ``deferred`` says that they are due later are
-not in it: ``PROMOTED`` lets them in once they are due.
+not in it: ``promote_due`` lets them in once they are due.
 """
 
 from __future__ import annotations
@@ -64,19 +64,26 @@ _NEXT = f"""
 
 # ``flow`` is read as far as entries are wanted: flows that can give none are passed over. Each
 # gives as many as it may when all share; how many share is counted up to ``most``.
-_PICKED = f"""
+_AHEAD = f"""
 WITH RECURSIVE ahead AS (
     SELECT CAST(:after_kind AS text) AS kind, CAST(:after_owner AS uuid) AS owner_id, 0 AS place
   UNION ALL
     SELECT n.kind, n.owner_id, f.place + 1 FROM ahead f {_NEXT}
-), behind AS (
+)"""
+_BEHIND = f"""behind AS (
     SELECT '' AS kind, {_NIL} AS owner_id, 1000000 AS place
   UNION ALL
     SELECT n.kind, n.owner_id, f.place + 1 FROM behind f {_NEXT}
     WHERE (n.kind, n.owner_id) <= (CAST(:after_kind AS text), CAST(:after_owner AS uuid))
-), flow AS (
+)"""
+_ALL_ROUND = f"""{_AHEAD}, {_BEHIND}, flow AS (
     (SELECT * FROM ahead OFFSET 1) UNION ALL (SELECT * FROM behind OFFSET 1)
-), share AS (
+)"""
+# Behind the first turn there is nobody.
+_FROM_THE_FIRST = f"""{_AHEAD}, flow AS (
+    SELECT * FROM ahead OFFSET 1
+)"""
+_PICKED = f""", share AS (
     SELECT greatest(1, CAST(:most AS bigint) / greatest(1, count(*))) AS most
     FROM (SELECT FROM flow LIMIT CAST(:most AS integer)) AS f
 ), picked AS MATERIALIZED (
@@ -84,41 +91,29 @@ WITH RECURSIVE ahead AS (
     FROM flow f CROSS JOIN LATERAL (
         SELECT o.id FROM outbox o
         WHERE {READY} AND o.kind = f.kind AND o.owner_id = f.owner_id
-          AND {_DUE} AND %s
+          AND {_DUE} AND {NOT_SHUNNED} AND %s
         ORDER BY o.priority DESC, o.turn_at, o.id
         LIMIT (SELECT most FROM share)
         FOR UPDATE OF o SKIP LOCKED
     ) e
     LIMIT CAST(:most AS integer)
 )"""
-PICKED_TO_SEND = _PICKED % f"{NOT_SHUNNED} AND {RUNNABLE}"
+PICKED_TO_SEND = _ALL_ROUND + _PICKED % RUNNABLE
 THESE_TO_SEND = f"""
 WITH picked AS MATERIALIZED (
     SELECT o.id, 0 AS place FROM outbox o
     WHERE {THESE} AND {READY} AND {_DUE} AND {RUNNABLE}
     FOR UPDATE OF o SKIP LOCKED
 )"""
-PICKED_TO_CLAIM = _PICKED % f"{NOT_SHUNNED} AND {CLAIMABLE}"
+PICKED_TO_CLAIM = _ALL_ROUND + _PICKED % CLAIMABLE
+FIRST_TO_CLAIM = _FROM_THE_FIRST + _PICKED % CLAIMABLE
 
 # Postgres cannot know how many were picked; of an array it expects few, and looks them up by key.
 PICKED_IDS = "ANY (ARRAY(SELECT id FROM picked))"
 
-# How many a claim lets in: what it costs is paid by who claims.
-PROMOTED_BY_CLAIM = 200
-
 # One of each flow, then a second of each, and so on: ``o`` are the entries, ``p`` what was picked.
 IN_TURN = """row_number() OVER (PARTITION BY p.place
                              ORDER BY o.priority DESC, o.turn_at, o.id), p.place"""
-
-PROMOTABLE = """o.state = 'PENDING' AND o.deferred AND o.available_at <= now() AND {which}
-        ORDER BY o.available_at LIMIT CAST(:promoted AS integer)
-        FOR UPDATE SKIP LOCKED"""
-PROMOTED_WHICH = f"""promoted AS (
-    UPDATE outbox SET deferred = false
-    WHERE id = ANY (ARRAY(SELECT o.id FROM outbox o WHERE {PROMOTABLE}))
-    RETURNING id
-)"""
-PROMOTED = PROMOTED_WHICH.format(which=NOT_SHUNNED)
 
 
 class Turn(NamedTuple):
@@ -127,8 +122,13 @@ class Turn(NamedTuple):
     kind: str = ""
     owner_id: UUID = UUID(int=0)
 
-    def after(self, rows: Sequence[Row[Any]]) -> Turn:
-        """Give the turn after a round that took these rows (kind, owner_id, place)."""
+    def after(self, rows: Sequence[Row[Any]], *, most: int | None = None) -> Turn:
+        """Give the turn after a round that took these rows (kind, owner_id, place).
+
+        Fewer than ``most``: every flow had its turn, and the first begins again.
+        """
+        if most is not None and len(rows) < most:
+            return FIRST_TURN
         if not rows:
             return self
         last = max(rows, key=lambda row: int(row.place))

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 from schema.statements.claim import claim_ready
 from schema.statements.settle import settle_inputs
 from schema.statements.submit import insert_job
-from schema.statements.turns import FIRST_TURN, PROMOTED_BY_CLAIM
+from schema.statements.turns import FIRST_TURN
 from tests.benchmarks.contest import Sample
 from tests.benchmarks.jobs import clear, job, load, noop_bodies
 from tests.benchmarks.meter import CLIENT_CPU
@@ -80,7 +80,6 @@ async def drain(program: str, folder: Path, place: Place, *, inputs: int, client
         "shunned": "{}",
         "lock_timeout": "0",
         "most": "1",
-        "promoted": str(PROMOTED_BY_CLAIM),
         # pgbench takes no empty value: any that comes before the kind.
         "after_kind": "a",
         "after_owner": str(FIRST_TURN.owner_id),

@@ -27,6 +27,7 @@ from schema.statements.relay import (
     requeue_overdue,
 )
 from schema.statements.retention import mark_prunable_jobs, prune_marked_jobs
+from schema.statements.turns import Turn
 from tests.contract.test_statements import explain, fill, scans
 from tests.databases import Databases
 from tests.platform import KIND
@@ -65,6 +66,11 @@ def database_url(databases: Databases) -> Iterator[str]:
     ("statement", "table", "indexes"),
     [
         (claim_ready("w", 30, kinds=[KIND], most=10), "outbox", {"outbox_ready"}),
+        (
+            claim_ready("w", 30, kinds=[KIND], most=10, turn=Turn(KIND)),
+            "outbox",
+            {"outbox_ready"},
+        ),
         (lock_ready("t", 30, kind=KIND, most=100), "outbox", {"outbox_ready"}),
         (next_ready(), "outbox", {"outbox_ready"}),
         (promote_due(), "outbox", {"outbox_deferred"}),
@@ -84,9 +90,9 @@ def database_url(databases: Databases) -> Iterator[str]:
         (prune_marked_jobs(most_jobs=10, most_inputs=100), "input", {"input_pkey"}),
     ],
     ids=[
-        "claim_ready", "lock_ready", "next_ready", "promote_due", "find_room", "take_over_lapsed",
-        "requeue_overdue", "claim_by_id", "lock_events", "next_event",
-        "move_entries", "end_entries", "end_inputs", "clear_sweeping",
+        "claim_ready", "claim_ready in turn", "lock_ready", "next_ready", "promote_due",
+        "find_room", "take_over_lapsed", "requeue_overdue", "claim_by_id", "lock_events",
+        "next_event", "move_entries", "end_entries", "end_inputs", "clear_sweeping",
         "expire_jobs", "find_sweeping_jobs", "mark_prunable_jobs", "prune_marked_jobs",
     ],
 )  # fmt: skip

@@ -21,17 +21,18 @@ from schema.lifecycle import (
     job_may_move,
 )
 
-LITERAL = re.compile(r"'([A-Za-z_]+)'::text")
+LIST = re.compile(r"'\{([A-Za-z_,]+)\}'::text\[\]")
 
 
-async def literals(database: Database, constraint: str) -> set[str]:
+async def names_in(database: Database, constraint: str) -> set[str]:
     rows = await database.fetch(
         text(
             "SELECT pg_get_constraintdef(oid) AS definition FROM pg_constraint"
             " WHERE conname = :name"
         ).bindparams(name=constraint)
     )
-    return set(LITERAL.findall(rows[0].definition))
+    (names,) = LIST.findall(rows[0].definition)
+    return set(names.split(","))
 
 
 @pytest.mark.parametrize(
@@ -48,7 +49,7 @@ async def literals(database: Database, constraint: str) -> set[str]:
 async def test_the_checks_of_the_database_name_the_states_of_the_code(
     database: Database, constraint: str, states: set[str]
 ) -> None:
-    assert await literals(database, constraint) == {str(state) for state in states}
+    assert await names_in(database, constraint) == {str(state) for state in states}
 
 
 def test_every_state_has_its_moves_and_leads_nowhere_unknown() -> None:

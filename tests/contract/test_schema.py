@@ -9,6 +9,7 @@ from alembic.autogenerate import compare_metadata
 from alembic.runtime.migration import MigrationContext
 from alembic.script import ScriptDirectory
 from sqlalchemy import Connection
+from sqlalchemy.dialects.postgresql import DOMAIN
 from sqlalchemy.exc import DBAPIError
 from structlog.testing import capture_logs
 
@@ -29,7 +30,15 @@ _CHECKS = """
 
 
 def differences(connection: Connection) -> list[object]:
-    context = MigrationContext.configure(connection, opts={"compare_server_default": True})
+    """Give what alembic would change; a domain is what it is a domain of."""
+
+    def differ(_context: object, _column: object, _: object, there: object, said: object) -> object:
+        if isinstance(there, DOMAIN):
+            return not isinstance(there.data_type, type(said))
+        return None
+
+    opts: dict[str, object] = {"compare_server_default": True, "compare_type": differ}
+    context = MigrationContext.configure(connection, opts=opts)
     return list(compare_metadata(context, metadata))
 
 

@@ -13,6 +13,7 @@ from schema.statements.claim import claim_by_id, claim_ready, take_over_lapsed
 from schema.statements.control import end_entries
 from schema.statements.read import find_job, list_inputs
 from schema.statements.redrive import count_redrivable, find_inputs_of_job
+from schema.statements.turns import Turn
 from tests.contract.test_statements import explain, fill, scans
 from tests.databases import Databases
 from tests.platform import KIND
@@ -50,6 +51,7 @@ def database_url(databases: Databases) -> Iterator[str]:
         find_job("J20260101_000001", owner_id=None, most_inputs=1_000, most_bytes=1_000_000),
         list_inputs(SMALL, after=-1, until=10, states=None, most=10),
         claim_ready("w", 30, kinds=[KIND], most=10),
+        claim_ready("w", 30, kinds=[KIND], most=10, turn=Turn(KIND)),
         claim_by_id("w", 30, [1, 2, 3]),
         take_over_lapsed(30, most=10),
         end_entries(SMALL, most=100, most_inputs=1_000),
@@ -57,8 +59,8 @@ def database_url(databases: Databases) -> Iterator[str]:
         count_redrivable(SMALL, statuses=["DLQ"], ordinals=None),
     ],
     ids=[
-        "find_job", "list_inputs", "claim_ready", "claim_by_id", "take_over", "end_entries",
-        "find_inputs_of_job", "count_redrivable",
+        "find_job", "list_inputs", "claim_ready", "claim_ready in turn", "claim_by_id", "take_over",
+        "end_entries", "find_inputs_of_job", "count_redrivable",
     ],
 )  # fmt: skip
 async def test_a_statement_about_a_small_job_reads_no_other_inputs(

@@ -27,11 +27,16 @@ from schema.statements.relay import (
     promote_due,
     requeue_overdue,
 )
+from schema.statements.turns import Turn
 from tests.fairness import owners
 from tests.plans import nodes_of, plan_of
 from tests.platform import KIND, Platform
 
-STATEMENTS = [claim_ready("w", 30, kinds=[KIND], most=10), lock_ready("t", 30, kind=KIND, most=10)]
+STATEMENTS = [
+    claim_ready("w", 30, kinds=[KIND], most=10),
+    claim_ready("w", 30, kinds=[KIND], most=10, turn=Turn(KIND)),
+    lock_ready("t", 30, kind=KIND, most=10),
+]
 
 
 async def rows_read(database: Database, statement: TextClause | Bound, table: str) -> float:
@@ -44,7 +49,9 @@ async def rows_read(database: Database, statement: TextClause | Bound, table: st
     return read
 
 
-@pytest.mark.parametrize("statement", STATEMENTS, ids=["claim_ready", "lock_ready"])
+@pytest.mark.parametrize(
+    "statement", STATEMENTS, ids=["claim_ready", "claim_ready in turn", "lock_ready"]
+)
 async def test_what_is_read_depends_on_what_is_taken_and_not_on_what_is_there(
     database: Database, statement: Bound
 ) -> None:

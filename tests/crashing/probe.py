@@ -15,11 +15,13 @@ from schema.statements.bound import Bound
 from schema.statements.claim import claim_by_id, claim_ready, take_over_lapsed
 from schema.statements.relay import lock_ready, mark_sent
 from schema.statements.settle import settle_inputs
+from schema.statements.turns import Turn
 
 Result = TypeVar("Result")
 
 _STEPS = {
     claim_ready("", 0, kinds=[], most=0).text: "claim",
+    claim_ready("", 0, kinds=[], most=0, turn=Turn("any")).text: "claim",
     claim_by_id("", 0, []).text: "claim",
     settle_inputs({}, held_ids=[], held_epochs=[]).text: "settle",
     lock_ready("", 0, kind="", most=0).text: "lock",

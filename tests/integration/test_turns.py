@@ -166,8 +166,11 @@ async def test_what_is_due_comes_in_however_busy_the_claims_are(database: Databa
     for _ in range(5):
         await claimer.claim()
     await later.rows("UPDATE outbox SET available_at = now() WHERE deferred RETURNING id")
-    # One claim lets it in, the next two are one of each owner.
-    assert len(await claimer.before(job_id)) <= 2
+    await claimer.claim()
+    (entry,) = await later.entries(job_id)
+    assert entry.deferred, "that no claim lets it in each time is what this is about"
+    claimer.let_pass(0.25)
+    assert len(await claimer.before(job_id)) <= 1
 
 
 async def test_a_crowd_that_falls_due_at_once_is_let_in_before_it_is_claimed(
@@ -193,7 +196,6 @@ async def test_a_job_that_became_due_while_it_was_paused_goes_on_when_it_is_resu
     await control(platform, resume_job, job_id)
     await sweep(database)
     claimer = Claimer(database, most=10)
-    assert not await claimer.claim(), "what has become due is ready for the next claim"
     assert len(await claimer.claim()) == 3
 
 

@@ -109,6 +109,7 @@ class GatedDatabase(Database):
     @classmethod
     def through(cls, gate: Gate, database: Database) -> "GatedDatabase":
         gated = cls(database._engine)
+        gated._sessions = database._sessions
         gated.gate = gate
         return gated
 

@@ -118,7 +118,7 @@ async def test_a_row_in_other_hands_costs_nobody_else_an_answer(
             answer = await client.post(f"/jobs/{job}/pause", headers=mine)
             assert answer.json()["status"] == "PAUSED"
             async with open_unit(database) as unit:
-                await unit.execute(text("SELECT FROM owner FOR UPDATE"))
+                await unit.execute(text("LOCK TABLE job IN SHARE MODE"))
                 # It may have to wait for the request that used its key before.
                 with_key = asyncio.create_task(
                     client.post("/jobs", json=inputs, headers=mine | {"Idempotency-Key": "k"})

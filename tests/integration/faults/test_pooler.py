@@ -18,6 +18,7 @@ from infra.migrate import LOCK_TIMEOUT_SECONDS
 from infra.wakeup import Listener
 from localstack.postgres import Cluster
 from schema.errors import Unavailable
+from tests.databases import downgrade
 from tests.deliveries import open_delivery
 from tests.platform import Platform, Recorder, settings_for
 from tests.stubs.transaction_pooler import TransactionPooler
@@ -147,8 +148,7 @@ async def test_a_migration_goes_past_the_pooler_and_waits_for_no_table_for_long(
 ) -> None:
     """Through it, the limit was set on another session than the one that ran the ALTER TABLE."""
     reader, writer = await asyncpg.connect(database_url), await asyncpg.connect(database_url)
-    await writer.execute("UPDATE alembic_version SET version_num = '0007'")
-    await writer.execute("ALTER TABLE outbox DROP COLUMN resends")
+    await downgrade(database_url, "0008")
     environment = {
         "DATABASE_URL": pooled_url,
         "HAULAGE_DATABASE_DIRECT_URL": database_url,
