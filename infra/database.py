@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from contextlib import asynccontextmanager, contextmanager
+from contextlib import AsyncExitStack, asynccontextmanager, contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass
 from functools import partial
@@ -21,14 +21,7 @@ from sqlalchemy import text
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine  # noqa: TC002 - statements' own
 
 from infra.database_url import connect_arguments, open_engine
-from infra.driver import (
-    Writer,
-    driver_of,
-    fetch_rows,
-    give_up,
-    let_plan,
-    session_of,
-)
+from infra.driver import Writer, driver_of, fetch_rows, give_up, let_plan, session_of
 from infra.patience import within
 from infra.retry import sqlstate, through_races
 from infra.sessions import Sessions
@@ -268,7 +261,10 @@ class Database:
         asked, was_used_up = time.perf_counter(), self._is_used_up()
         while True:
             self._sessions.make_room()
-            async with engine.connect() as connection, _kept_whole(connection):
+            async with AsyncExitStack() as held:
+                with self._sessions.waiting():
+                    connection = await held.enter_async_context(engine.connect())
+                await held.enter_async_context(_kept_whole(connection))
                 if self._is_of_no_use(session_of(connection)):
                     await connection.invalidate()
                     continue

@@ -83,6 +83,7 @@ def holds_plain_values(model: type[BaseModel]) -> bool:
         is_repeatable(model)
         and root.schema["type"] == "model"
         and root.schema["schema"]["type"] == "model-fields"
+        and _are_named_apart(root.schema["schema"]["fields"])
         and all(map(_is_plain, nodes))
     )
 
@@ -226,8 +227,22 @@ def _may_vary(node: _Node) -> bool:
     return False
 
 
+def _are_named_apart(fields: Mapping[str, Any]) -> bool:
+    """Say whether a name that was given sets one field, or none."""
+    names: list[object] = []
+    for own, field in fields.items():
+        alias = field.get("validation_alias", own)
+        if not isinstance(alias, str):
+            return False
+        names += {own, alias}
+    return len(names) == len(set(names))
+
+
 def _is_plain(node: _Node) -> bool:
     schema, config = node.schema, node.config
+    if schema["type"] in {"int", "bool"} and not schema.get("strict", config.get("strict")):
+        # Of a fraction, or a number with an exponent, they would take what it comes to.
+        return False
     if schema["type"] == "int":
         least, most = schema.get("ge", schema.get("gt")), schema.get("le", schema.get("lt"))
         return least is not None and most is not None and least >= INT8[0] and most <= INT8[-1]

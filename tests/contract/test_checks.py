@@ -143,7 +143,7 @@ async def test_an_owner_who_has_jobs_is_not_deleted_and_no_job_locks_its_owner(
         ):
             with pytest.raises(asyncpg.ForeignKeyViolationError, match=r"owner .* has jobs"):
                 await connection.execute(lost, platform.owner_id)
-        await connection.execute("UPDATE owner SET name = name || '2'")
+        await connection.execute("UPDATE owner SET id = id, name = name || '2'")
         assert await connection.execute("DELETE FROM owner WHERE name = 'idle2'") == "DELETE 1"
     finally:
         await connection.close()

@@ -268,6 +268,28 @@ class Lax(JobInput):
 SMALL = Annotated[int, Field(ge=-(2**63), le=2**63 - 1)]
 
 
+class Leaning(BaseModel):
+    n: Annotated[int, Field(ge=0, le=9)] = 0
+
+
+class Inclined(BaseModel):
+    is_so: bool = False
+
+
+class Choosy(JobInput):
+    a: SMALL = 0
+    b: SMALL = Field(default=0, validation_alias=AliasChoices("b", "a"))
+
+
+class Twice(JobInput):
+    a: SMALL = 0
+    b: SMALL = Field(default=0, validation_alias="a")
+
+
+class Aliased(JobInput):
+    a: SMALL = Field(default=0, alias="b")
+
+
 @pytest.mark.parametrize(
     ("of", "is_so"),
     [
@@ -290,6 +312,11 @@ SMALL = Annotated[int, Field(ge=-(2**63), le=2**63 - 1)]
         (Afterwards, False),
         (Stamped, False),
         (Lax, False),
+        (Leaning, False),
+        (Inclined, False),
+        (Choosy, False),
+        (Twice, False),
+        (Aliased, True),
         (RootModel[str], False),
     ],
 )

@@ -25,20 +25,26 @@ BEGIN
     RETURN NEW;
 END
 $$"""
-_BEFORE = """
-CREATE TRIGGER owner_has_no_jobs BEFORE DELETE OR UPDATE OF id ON owner
-FOR EACH ROW EXECUTE FUNCTION refuse_to_lose_owner()"""
+_BEFORE = (
+    "CREATE TRIGGER owner_has_no_jobs BEFORE DELETE ON owner"
+    " FOR EACH ROW EXECUTE FUNCTION refuse_to_lose_owner()",
+    "CREATE TRIGGER owner_stays_itself BEFORE UPDATE OF id ON owner"
+    " FOR EACH ROW WHEN (OLD.id IS DISTINCT FROM NEW.id)"
+    " EXECUTE FUNCTION refuse_to_lose_owner()",
+)
 
 
 def upgrade() -> None:
     """Make the changes; the caller set ``lock_timeout``."""
     op.execute("ALTER TABLE job DROP CONSTRAINT job_owner_id_fkey")
     op.execute(_REFUSE)
-    op.execute(_BEFORE)
+    for trigger in _BEFORE:
+        op.execute(trigger)
 
 
 def downgrade() -> None:
     """Take the changes back; the key holds of what comes after."""
+    op.execute("DROP TRIGGER owner_stays_itself ON owner")
     op.execute("DROP TRIGGER owner_has_no_jobs ON owner")
     op.execute("DROP FUNCTION refuse_to_lose_owner()")
     op.execute(

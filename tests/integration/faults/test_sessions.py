@@ -8,9 +8,12 @@ import pytest
 from sqlalchemy import text
 from sqlalchemy.exc import IntegrityError
 from sqlalchemy.ext.asyncio import AsyncConnection
+from sqlalchemy.pool import PoolProxiedConnection
 
 from infra.database import Database
+from infra.database_url import open_engine
 from infra.retry import sqlstate
+from infra.sessions import Sessions
 from schema.errors import Unavailable
 from tests.platform import Platform, eventually, settings_for
 
@@ -94,6 +97,51 @@ async def test_who_waits_at_the_pool_gets_the_session_of_a_plain_statement(
         may_end.set()
         await holder
     await gate.close()
+
+
+async def test_of_two_that_are_given_back_at_once_none_is_kept_from_two_who_wait(
+    database_url: str,
+) -> None:
+    settings = settings_for(database_url, database_pool_size=2, database_pool_timeout_seconds=5)
+    engine = open_engine(settings.database_url, pool_size=2, max_overflow=0, pool_timeout=5)
+    sessions = Sessions(engine)
+
+    async def wait_at_the_pool() -> PoolProxiedConnection:
+        with sessions.waiting():
+            return await engine.raw_connection()
+
+    first, second = await sessions.take(), await sessions.take()
+    assert sessions.are_used_up()
+    waiting = [asyncio.create_task(wait_at_the_pool()) for _ in range(2)]
+    for _ in range(10):
+        await asyncio.sleep(0)
+    sessions.give_back(first)
+    sessions.give_back(second)
+    for session in await asyncio.gather(*waiting):
+        session.close()
+    await engine.dispose()
+
+
+async def test_who_waits_at_the_pool_is_served_however_many_statements_follow_each_other(
+    database_url: str,
+) -> None:
+    served = asyncio.Event()
+    asked = 0
+
+    async def ask_on(database: Database) -> None:
+        nonlocal asked
+        while not served.is_set():
+            await database.fetch(_PID)
+            asked += 1
+            assert asked < 1_000, "the unit waits for a pause that never comes"
+
+    async with open_two(database_url) as database:
+        loops = [asyncio.create_task(ask_on(database)) for _ in range(6)]
+        while asked < 20:
+            await asyncio.sleep(0)
+        assert await database.run(ask) > 0
+        served.set()
+        await asyncio.gather(*loops)
 
 
 async def do_one(database: Database, chance: random.Random) -> None:
