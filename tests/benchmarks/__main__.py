@@ -75,11 +75,15 @@ def main() -> int:
     )
     parser.add_argument("--rounds", type=int, help="default: 5, or 1 when quick")
     parser.add_argument("--only", action="append", choices=PARTS, help="only this part")
-    parser.add_argument("--to", type=Path, help="the folder to write to; default: docs")
+    parser.add_argument(
+        "--to",
+        type=Path,
+        help="the folder to write to; default: docs for all of it, else .local/benchmarks",
+    )
     options = parser.parse_args()
     rounds = options.rounds or (1 if options.quick else 5)
-    # A quick run says nothing that is worth keeping.
-    folder = options.to or (CHECKOUT / (".local/benchmarks" if options.quick else "docs"))
+    is_part = bool(options.quick or options.only or options.rounds)
+    folder = options.to or (CHECKOUT / (".local/benchmarks" if is_part else "docs"))
     parts: list[str] = options.only or list(PARTS)
     tables, about = uvloop.run(measure(parts, rounds=rounds, quick=options.quick))
     page = as_markdown(tables, about, picture="benchmarks.svg")

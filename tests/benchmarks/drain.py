@@ -94,7 +94,10 @@ async def contest(stage: Stage, *, jobs: int, rounds: int) -> Table:
                 + ", ".join(f"{name} = {value}" for name, value in SETTINGS.items())
                 + ".",
                 "The client's CPU is that of dispatcher and consumers; deletes are part of it.",
-                "The bare loop keeps no job, no lease, no attempt and no counter.",
+                (
+                    "The bare loop claims and completes 100 at a time, as Haulage's statements in"
+                    " pgbench do. It keeps no job, no lease, no attempt and no counter."
+                ),
             ],
         )
     finally:

@@ -65,9 +65,10 @@ def as_markdown(
     """Give the page, which shows a picture that lies beside it; ``lead`` stands before tables."""
     introduction = (
         f"Written by `{about['command']}` on {about['date']}. Figures are medians of rounds in"
-        " which all lines of a table took turns; a ratio is the median of the ratios within the"
-        " rounds. Figures move with the machine, ratios much less. One part alone:"
-        " `--only adaptive`; a short round, which is written elsewhere: `--quick`."
+        " which all lines of a table took turns; a ratio is to the line of ratio 1.00, and the"
+        " median of the ratios within the rounds. Figures move with the machine, ratios much"
+        " less. One part alone: `--only adaptive`; a short round: `--quick`. Both are written to"
+        " `.local/benchmarks`."
     )
     parts = ["# Benchmarks", "", introduction, ""]
     if picture is not None:
