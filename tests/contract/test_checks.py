@@ -52,6 +52,7 @@ _REFUSED = [
     ("outbox", "first_ordinal = -1", "outbox_names_its_work"),
     ("outbox", "first_ordinal = 3", "outbox_names_its_work"),
     ("outbox", "unfinished = 0", "outbox_names_its_work"),
+    ("outbox", "unfinished = NULL", "outbox_names_its_work"),
     ("outbox", "unfinished = 4", "outbox_names_its_work"),
     ("outbox", "payload = '{}'", "outbox_names_its_work"),
     ("outbox", "type = 'event'", "outbox_names_its_work"),
@@ -100,6 +101,14 @@ FROM information_schema.columns WHERE table_schema = 'public'
 UNION ALL
 SELECT relname, 'view', pg_get_viewdef(oid) FROM pg_class
 WHERE relkind = 'v' AND relnamespace = 'public'::regnamespace
+UNION ALL
+SELECT conrelid::regclass::text, conname, replace(pg_get_constraintdef(oid), ' NOT VALID', '')
+FROM pg_constraint WHERE connamespace = 'public'::regnamespace AND contype = 'f'
+UNION ALL
+SELECT tgrelid::regclass::text, tgname, pg_get_triggerdef(oid) FROM pg_trigger
+WHERE NOT tgisinternal
+UNION ALL
+SELECT 'function', proname, prosrc FROM pg_proc WHERE pronamespace = 'public'::regnamespace
 """
 
 
@@ -159,7 +168,7 @@ async def test_no_table_is_written_anew_and_what_was_changed_can_be_changed_back
         files, shape = await connection.fetch(_FILES), await connection.fetch(_SHAPE)
         await connection.execute("CREATE ROLE reads_jobs_of_a_test")
         await connection.execute("GRANT SELECT ON input_state TO reads_jobs_of_a_test")
-        await migrate(empty_database_url, revision="0011")
+        await migrate(empty_database_url, revision="0013")
         assert set(await connection.fetch(_FILES)) == set(files)
         assert await connection.fetchval(
             "SELECT has_table_privilege('reads_jobs_of_a_test', 'input_state', 'SELECT')"

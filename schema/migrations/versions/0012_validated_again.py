@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from alembic import op
 
-revision = "0010"
-down_revision = "0009"
+revision = "0012"
+down_revision = "0011"
 branch_labels = None
 depends_on = None
 
@@ -29,10 +29,11 @@ _CHECKS = {
 
 
 def upgrade() -> None:
-    """Validate; the caller set ``lock_timeout``."""
+    """Validate, and count anew what stands in columns of new types; ``lock_timeout`` is set."""
     for table, checks in _CHECKS.items():
         parts = ", ".join(f"VALIDATE CONSTRAINT {check}" for check in checks)
         op.execute(f"ALTER TABLE {table} {parts}")
+    op.execute("ANALYZE job, outbox")
 
 
 def downgrade() -> None:
