@@ -12,6 +12,7 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 
+import asyncpg
 import httpx
 from sqlalchemy import text
 
@@ -92,6 +93,15 @@ def test_told_to_stop_it_says_so_and_serves_on_until_it_is_routed_past(database_
         assert process.wait(10) == 0
 
 
+_SAME_KEY = """
+INSERT INTO job (id, key, owner_id, kind, status, max_attempts, request_date, total,
+                 correlation_id, idempotency_key, request_digest)
+SELECT gen_random_uuid(), 'J20260101_999999', j.owner_id, j.kind, 'SUBMITTED', 3, j.request_date, 1,
+       'c', 'k', ''
+FROM job j JOIN owner o ON o.id = j.owner_id WHERE o.name <> 'other'
+"""
+
+
 async def test_a_row_in_other_hands_costs_nobody_else_an_answer(
     database_url: str, database: Database, platform: Platform, add_key: AddKey
 ) -> None:
@@ -117,14 +127,23 @@ async def test_a_row_in_other_hands_costs_nobody_else_an_answer(
             assert {"in other hands" in one.json()["detail"] for one in refused} == {True}
             answer = await client.post(f"/jobs/{job}/pause", headers=mine)
             assert answer.json()["status"] == "PAUSED"
-            async with open_unit(database) as unit:
-                await unit.execute(text("LOCK TABLE job IN SHARE MODE"))
-                # It may have to wait for the request that used its key before.
-                with_key = asyncio.create_task(
-                    client.post("/jobs", json=inputs, headers=mine | {"Idempotency-Key": "k"})
-                )
-                assert (await client.post("/jobs", json=inputs, headers=mine)).status_code == 503
-                assert not with_key.done()
+            holder = await asyncpg.connect(database_url)
+            earlier = holder.transaction()
+            await earlier.start()
+            await holder.execute("SELECT FROM owner FOR UPDATE")
+            await holder.execute("SELECT FROM job FOR UPDATE")
+            await holder.execute(_SAME_KEY)
+            # It has to wait for the request that used its key before.
+            with_key = asyncio.create_task(
+                client.post("/jobs", json=inputs, headers=mine | {"Idempotency-Key": "k"})
+            )
+            await until_waiting_for_a_lock(platform)
+            assert (await client.post("/jobs", json=inputs, headers=mine)).status_code == 202
+            answer = await client.post(f"/jobs/{job}/resume", headers=mine)
+            assert answer.status_code == 503
+            assert not with_key.done()
+            await earlier.rollback()
+            await holder.close()
             assert (await with_key).status_code == 202
 
 
