@@ -7,7 +7,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable
+    from collections.abc import Awaitable, Iterable
 
 Result = TypeVar("Result")
 
@@ -47,26 +47,35 @@ async def within(seconds: float, work: Awaitable[Result]) -> Result:
     It is cancelled then, and not waited for: to give up on a silent neighbour, as by closing its
     connection, may itself take seconds.
     """
-    loop = asyncio.get_running_loop()
     doing = asyncio.ensure_future(work)
     _under_way.add(doing)
     doing.add_done_callback(_ended)
-    # What asyncio.wait() comes to for one: it costs as much as the rest of a wait for Postgres.
-    over = loop.create_future()
-    doing.add_done_callback(partial(end, over))
-    timer = loop.call_later(seconds, end, over)
     try:
-        await over
+        await first_of([doing], seconds)
     finally:
-        timer.cancel()
         doing.cancel()
     if not doing.done():
         raise TimeoutError
     return doing.result()
 
 
-def end(over: asyncio.Future[None], _of: object = None) -> None:
-    """End a wait, unless it has ended: for a timer, or as what is done once a future is."""
+async def first_of(futures: Iterable[asyncio.Future[Any]], seconds: float) -> None:
+    """Return once one of the futures is done, or so many seconds have passed; cancel none.
+
+    What ``asyncio.wait`` comes to, which costs as much as the rest of a wait for Postgres.
+    """
+    loop = asyncio.get_running_loop()
+    over = loop.create_future()
+    for future in futures:
+        future.add_done_callback(partial(_end, over))
+    timer = loop.call_later(seconds, _end, over)
+    try:
+        await over
+    finally:
+        timer.cancel()
+
+
+def _end(over: asyncio.Future[None], _of: object = None) -> None:
     if not over.done():
         over.set_result(None)
 

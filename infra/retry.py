@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import asyncpg
@@ -16,7 +15,7 @@ from tenacity import (
     wait_random_exponential,
 )
 
-from infra.patience import end
+from infra.patience import first_of
 from schema.errors import Unavailable
 
 if TYPE_CHECKING:
@@ -141,15 +140,10 @@ def sleep_unless(*events: asyncio.Event) -> Callable[[float], Awaitable[None]]:
 
     async def sleep(seconds: float) -> None:
         loop = asyncio.get_running_loop()
-        over = loop.create_future()
         waits = [loop.create_task(event.wait()) for event in events]
-        for wait in waits:
-            wait.add_done_callback(partial(end, over))
-        timer = loop.call_later(seconds, end, over)
         try:
-            await over
+            await first_of(waits, seconds)
         finally:
-            timer.cancel()
             for wait in waits:
                 wait.cancel()
 

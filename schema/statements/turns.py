@@ -62,8 +62,6 @@ _NEXT = f"""
     ) n
 """
 
-# ``flow`` is read as far as entries are wanted: flows that can give none are passed over. Each
-# gives as many as it may when all share; how many share is counted up to ``most``.
 _AHEAD = f"""
 WITH RECURSIVE ahead AS (
     SELECT CAST(:after_kind AS text) AS kind, CAST(:after_owner AS uuid) AS owner_id, 0 AS place
@@ -83,6 +81,8 @@ _ALL_ROUND = f"""{_AHEAD}, {_BEHIND}, flow AS (
 _FROM_THE_FIRST = f"""{_AHEAD}, flow AS (
     SELECT * FROM ahead OFFSET 1
 )"""
+# ``flow`` is read as far as entries are wanted: flows that can give none are passed over. Each
+# gives as many as it may when all share; how many share is counted up to ``most``.
 _PICKED = f""", share AS (
     SELECT greatest(1, CAST(:most AS bigint) / greatest(1, count(*))) AS most
     FROM (SELECT FROM flow LIMIT CAST(:most AS integer)) AS f

@@ -102,8 +102,7 @@ async def test_who_waits_at_the_pool_gets_the_session_of_a_plain_statement(
 async def test_of_two_that_are_given_back_at_once_none_is_kept_from_two_who_wait(
     database_url: str,
 ) -> None:
-    settings = settings_for(database_url, database_pool_size=2, database_pool_timeout_seconds=5)
-    engine = open_engine(settings.database_url, pool_size=2, max_overflow=0, pool_timeout=5)
+    engine = open_engine(database_url, pool_size=2, max_overflow=0, pool_timeout=5)
     sessions = Sessions(engine)
 
     async def wait_at_the_pool() -> PoolProxiedConnection:
