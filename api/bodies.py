@@ -1,8 +1,9 @@
 """Reading request bodies: limited while they stream in, and large ones a few at a time.
 
-While a large body trickles in it waits in a temporary file and takes one of its owner's places,
-so that slow clients are in nobody's way but their own owner's. Only what has fully arrived takes
-one of the places for the work, which all owners share, and of which one owner has half at most.
+While a large body trickles in, it takes one of its owner's places, and what is beyond a megabyte
+of it waits in a temporary file: slow clients are in nobody's way but their own owner's. Only what
+has fully arrived takes one of the places for the work, which all owners share, and of which one
+owner has half at most.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ if TYPE_CHECKING:
 
 # Up to here, checking a body takes a few milliseconds: it may be done on the event loop.
 SMALL_BYTES = 64 * 1024
-# So much is gathered before a thread writes it to the file.
+# So much is gathered before a thread writes it to the file; what is smaller needs none.
 _PIECE_BYTES = 1024 * 1024
 _BODY_SECONDS = 120.0
 _STREAM_SECONDS = 900.0
@@ -104,7 +105,7 @@ class BodyReader:
         self, request: Request, until_arrived: AsyncExitStack, most: int, seconds: float
     ) -> tuple[IO[bytes], int]:
         """Give the whole body, at its beginning, and its size in bytes."""
-        body, size = bytearray(), 0
+        body, size, has_place = bytearray(), 0, False
         spool: IO[bytes] | None = None
         async with AsyncExitStack() as unless_whole:
             try:
@@ -114,13 +115,15 @@ class BodyReader:
                         size += len(chunk)
                         if size > most:
                             raise _too_large(most)
-                        if size > SMALL_BYTES and spool is None:
+                        if size > SMALL_BYTES and not has_place:
                             own = self._arriving.one(_owner_id(request))
                             await until_arrived.enter_async_context(own)
-                            with scratching():
-                                spool = open_scratch()
-                            unless_whole.callback(discard, spool)
-                        if spool is not None and len(body) >= _PIECE_BYTES:
+                            has_place = True
+                        if len(body) >= _PIECE_BYTES:
+                            if spool is None:
+                                with scratching():
+                                    spool = open_scratch()
+                                unless_whole.callback(discard, spool)
                             await asyncio.to_thread(_write, spool, bytes(body))
                             body.clear()
             except TimeoutError:

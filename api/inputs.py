@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from dataclasses import dataclass, field
 from functools import lru_cache
+from itertools import count
 from operator import attrgetter
 from typing import TYPE_CHECKING, Any
 
@@ -57,23 +58,23 @@ class Inputs:
     are_unjudged: bool = False
     most_counted: int = MOST_COUNTED
 
-    def read(self) -> Iterator[str]:
-        """Read them from the first to the last; give sound ones, several at a time, each a line.
+    def read(self) -> Iterator[list[str]]:
+        """Read them from the first to the last; give the texts of sound ones, several at a time.
 
         What is wrong goes to ``bad``, and from then on what is given is empty.
         """
         while True:
             run = self._find_run()
             if run is None:
-                lines = self._read_one()
+                bodies = [self._read_one()]
             else:
                 accepted = self._accept(run)
                 if accepted is None:
                     self.source.read_singly(run)
                     continue
                 self.source.pass_run(run)
-                lines = accepted
-            yield "" if self.bad.count else lines
+                bodies = accepted
+            yield [] if self.bad.count else bodies
             if not self._goes_on():
                 return
             if self.bad.count >= self.most_counted:
@@ -92,7 +93,7 @@ class Inputs:
             return self.source.end_line(f"/inputs/{self.many - 1}")
         return self.source.take(",", "]") == ","
 
-    def _accept(self, run: Run) -> str | None:
+    def _accept(self, run: Run) -> list[str] | None:
         """Take a whole run, or nothing of it if anything in it is wrong."""
         kind = self.kind
         assert kind is not None, "without one, there is no run"
@@ -102,14 +103,14 @@ class Inputs:
         models, documents = read
         if self.many + len(models) > self.most:
             return None
-        lines = _lines_of(kind, models)
-        same = _identities(kind, models, lines.split("\n"))
-        if len(set(same)) < len(same) or not self.seen.keys().isdisjoint(same):
+        bodies = _dumped_all(kind, models)
+        same = dict(zip(_identities(kind, models, bodies), count(self.many), strict=False))
+        if len(same) < len(models) or not self.seen.keys().isdisjoint(same):
             return None
-        self.seen.update(zip(same, range(self.many, self.many + len(same)), strict=True))
-        self.many += len(same)
-        self._note(kind, documents, lines)
-        return lines
+        self.seen.update(same)
+        self.many += len(models)
+        self._note(kind, documents, bodies)
+        return bodies
 
     def _read_one(self) -> str:
         """Take one input; what is given is of use only if nothing was wrong."""
@@ -142,15 +143,15 @@ class Inputs:
         first = self.seen.setdefault(identity, ordinal)
         if first != ordinal:
             bad.add(pointer, f"inputs {first} and {ordinal} are the same")
-        self._note(kind, [document], body)
+        self._note(kind, [document], [body])
         return body
 
-    def _note(self, kind: Kind, documents: list[Any], lines: str) -> None:
+    def _note(self, kind: Kind, documents: list[Any], bodies: list[str]) -> None:
         if self.digest is None:
             return
         if is_repeatable(kind.input_model):
-            # It comes of what was sent alone, and is made already.
-            self.digest.update(f"{lines}\n".encode())
+            # They come of what was sent alone, and are made already.
+            self.digest.update("\n".join([*bodies, ""]).encode())
         else:
             # What follows each other is the same, in however many runs it was read.
             self.digest.update(f"{_CANONICAL.encode(documents)[1:-1]},".encode())
@@ -190,16 +191,16 @@ def _names_set(models: list[BaseModel]) -> int:
     return sum(map(len, map(_NAMES_SET, models)))
 
 
-def _lines_of(kind: Kind, models: list[BaseModel]) -> str:
-    """Give the canonical text of each on a line of its own, which costs least for all at once."""
+def _dumped_all(kind: Kind, models: list[BaseModel]) -> list[str]:
+    """Give the canonical text of each, which costs least for all at once."""
     if set(map(type, models)) == {kind.input_model}:
         text = stored_text(_list_of(kind.input_model).serializer, models)
-        lines = text[1:-1].replace("},{", "}\n{")
-        # As many lines as braces of either sort: each is an object, and holds no other.
-        many = {len(models), lines.count("\n") + 1, lines.count("{"), lines.count("}")}
-        if len(many) == 1 and lines[0] == "{" and lines[-1] == "}":
-            return lines
-    return "\n".join(map(_dumped, models))
+        bodies = text[1:-1].replace("},{", "}\n{").split("\n")
+        # As many as braces of either sort: each is an object, and holds no other.
+        many = {len(models), len(bodies), text.count("{"), text.count("}")}
+        if len(many) == 1 and text[1] == "{" and text[-2] == "}":
+            return bodies
+    return list(map(_dumped, models))
 
 
 def _dumped(model: BaseModel) -> str:

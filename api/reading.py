@@ -72,12 +72,11 @@ class Reading:
 
         When it returns, all that was read is sound; ``submission`` is there if that is all.
         """
-        many = characters = 0
-        for lines in self._pieces:
-            self._gathered.append(lines)
-            many += lines.count("\n") + 1
-            characters += len(lines)
-            if many >= self._enough or characters >= _MOST_GATHERED_CHARACTERS:
+        characters = 0
+        for bodies in self._pieces:
+            self._gathered += bodies
+            characters += sum(map(len, bodies))
+            if len(self._gathered) >= self._enough or characters >= _MOST_GATHERED_CHARACTERS:
                 if self._document.is_sound:
                     return
                 # Nothing of it will be stored: what follows is judged, and held by nobody.
@@ -95,8 +94,8 @@ class Reading:
         self.gather()
 
     def gathered(self) -> list[str]:
-        """Give the inputs at hand."""
-        return "\n".join(self._gathered).split("\n")
+        """Give the texts of the inputs at hand."""
+        return self._gathered
 
     @property
     def kind(self) -> Kind:
@@ -108,26 +107,26 @@ class Reading:
         """Say whether nothing was wrong with any input so far, or the text around them."""
         return self._problem is None and not self._document.bad.count
 
-    def block(self) -> str:
-        """Give the next inputs, those at hand first, each on a line.
+    def block(self) -> list[str]:
+        """Give the texts of the next inputs, those at hand first.
 
         There are none at the end, and none from the first on that is not ``is_sound``: nothing
         is raised before ``finish``.
         """
         self.has_given = True
-        pieces, self._gathered = self._gathered, []
-        characters = sum(map(len, pieces))
+        block, self._gathered = self._gathered, []
+        characters = sum(map(len, block))
         try:
             while characters < self._enough_characters:
-                lines = next(self._pieces, "")
-                if not lines:
+                bodies = next(self._pieces, [])
+                if not bodies:
                     break
-                pieces.append(lines)
-                characters += len(lines)
+                block += bodies
+                characters += sum(map(len, bodies))
         except Problem as problem:
             self._problem = problem
         self._enough_characters = min(2 * self._enough_characters, _LARGEST_BLOCK_CHARACTERS)
-        return "\n".join(pieces) if self.is_sound else ""
+        return block if self.is_sound else []
 
     def finish(self) -> Submission:
         """Read what is left; raise what names everything wrong, or ``KindCameLast``."""

@@ -109,8 +109,8 @@ class Document:
         """Say whether the kind, which stood behind the inputs, is not what they were taken for."""
         return self.inputs_read_as is not None and self.kind_name != self.inputs_read_as
 
-    def read(self) -> Iterator[str]:
-        """Read all of it; give sound inputs on the way, several at a time, each on a line.
+    def read(self) -> Iterator[list[str]]:
+        """Read all of it; give the texts of sound inputs on the way, several at a time.
 
         Once an input is wrong, what is given is empty, as often as it was before.
         """
@@ -119,7 +119,7 @@ class Document:
             return self._read_object()
         return self._read_lines()
 
-    def _read_lines(self) -> Iterator[str]:
+    def _read_lines(self) -> Iterator[list[str]]:
         head = self.body.readline(_HEAD_BYTES)
         if len(head) == _HEAD_BYTES:
             self.bad.line = lambda: 1
@@ -137,7 +137,7 @@ class Document:
         if source.peek():
             yield from self._read_each(source, self.limits.stream_inputs, by_lines=True)
 
-    def _read_object(self) -> Iterator[str]:
+    def _read_object(self) -> Iterator[list[str]]:
         source = self.source
         self.bad.line = source.line
         if source.peek() != "{":
@@ -155,7 +155,7 @@ class Document:
             raise source.not_json("nothing may follow the object")
         self.has_all_members = True
 
-    def _read_member(self) -> Iterator[str]:
+    def _read_member(self) -> Iterator[list[str]]:
         source, bad = self.source, self.bad
         if source.peek() != '"':
             raise source.not_json('expected "')
@@ -181,7 +181,7 @@ class Document:
         if name == "kind" and is_first and isinstance(document, str):
             self.kind_name = document
 
-    def _read_inputs(self) -> Iterator[str]:
+    def _read_inputs(self) -> Iterator[list[str]]:
         source = self.source
         source.take("[")
         if source.peek() in {"", "]"}:
@@ -189,7 +189,7 @@ class Document:
         else:
             yield from self._read_each(source, self.limits.inputs, by_lines=False)
 
-    def _read_each(self, source: Source, most: int, *, by_lines: bool) -> Iterator[str]:
+    def _read_each(self, source: Source, most: int, *, by_lines: bool) -> Iterator[list[str]]:
         self.inputs_read_as = self.kind_name
         kind = self.kinds.get(self.kind_name)
         inputs = Inputs(source, kind, self.bad, most, self.limits.input_bytes, by_lines=by_lines)

@@ -352,9 +352,7 @@ class _Rows:
 
     def _take(self) -> bytes:
         if not self._left:
-            # COPY reads the backslashes of JSON as its own, unless they are doubled.
-            lines = self._reading.block().replace("\\", "\\\\")
-            self._left = lines.split("\n") if lines else []
+            self._left = self._reading.block()
         most = self._until - self._given
         bodies, self._left = self._left[:most], self._left[most:]
         first, self._given = self._given, self._given + len(bodies)
@@ -364,4 +362,5 @@ class _Rows:
             f"{job_id}\t{ordinal}\t{body}{end}"
             for ordinal, body, end in zip(ordinals, bodies, self._ends, strict=False)
         ]
-        return "".join(rows).encode()
+        # COPY reads the backslashes of JSON as its own, unless they are doubled.
+        return "".join(rows).replace("\\", "\\\\").encode()

@@ -8,7 +8,6 @@ from pathlib import Path
 import httpx
 import pytest
 
-from tests.integration.api.conftest import notes
 from tests.integration.api.test_streaming import LINES, lines
 from tests.integration.faults.stations import log_lines, named
 from tests.platform import Platform
@@ -48,7 +47,8 @@ async def test_a_submission_that_the_disk_cannot_take_is_refused_whole_and_told(
     before = open_scratches()
     with log_lines() as told, no_file_above(room_bytes):
         refused = await client.post("/jobs", content=BODY, headers=LINES)
-        small = await client.post("/jobs", json=notes(3))
+        small = await client.post("/jobs", content=lines(3), headers=LINES)
+        below_a_megabyte = await client.post("/jobs", content=lines(5_000), headers=LINES)
     assert refused.status_code == 503
     assert refused.json()["type"] == "urn:haulage:problem:unavailable"
     assert "no room" in refused.json()["detail"]
@@ -59,6 +59,7 @@ async def test_a_submission_that_the_disk_cannot_take_is_refused_whole_and_told(
     assert "TMPDIR" in line["remedy"]
     assert open_scratches() == before
     assert small.status_code == 202, "what needs no file is taken all the same"
+    assert below_a_megabyte.status_code == 202
     assert (await client.post("/jobs", content=BODY, headers=LINES)).status_code == 202
     jobs = await platform.rows("SELECT total FROM job ORDER BY total")
-    assert [job.total for job in jobs] == [3, MANY]
+    assert [job.total for job in jobs] == [3, 5_000, MANY]

@@ -3,6 +3,7 @@
 from collections.abc import Mapping
 from dataclasses import dataclass
 from io import BytesIO
+from itertools import chain
 
 from api.inputs import Limits
 from api.problems import Problem
@@ -51,10 +52,10 @@ def _at_once(reading: Reading) -> Read:
 def _by_blocks(reading: Reading) -> Read:
     reading.gather()
     while True:
-        blocks = list(iter(reading.block, ""))
+        bodies = list(chain.from_iterable(iter(reading.block, [])))
         try:
             submission = reading.finish()
         except KindCameLast:
             reading.gather_again()
         else:
-            return Read(submission, "\n".join(blocks).split("\n"), reading.digest())
+            return Read(submission, bodies, reading.digest())
