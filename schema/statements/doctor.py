@@ -185,6 +185,14 @@ SELECT job_id::text AS job, detail FROM (
 ) orphan""",
     ),
     Check(
+        "nobody's job",
+        "the job's owner is gone: no request shows it any more",
+        "insert the owner again, under the id that the job names",
+        """
+SELECT j.key AS job, 'owner ' || j.owner_id AS detail
+FROM job j WHERE NOT EXISTS (SELECT FROM owner w WHERE w.id = j.owner_id) {J}""",
+    ),
+    Check(
         "lapsed lease",
         "a lease ran out and nobody took the entry over",
         "see that a dispatcher runs, and its reaper's logs",
