@@ -58,7 +58,8 @@ psql: .venv/complete ## Open a console on the database, started for it if need b
 	@$(local) psql
 
 sql: .venv/complete ## Run one statement: make sql Q="select 1"
-	@$(local) sql "$${Q:?say what to run: make sql Q=\"select 1\"}" $(unread)
+	@[ -n "$$Q" ] || { echo 'Say what to run: make sql Q="select 1"' >&2; exit 2; }
+	@$(local) sql "$$Q" $(unread)
 # The override keeps dollar signs as they were typed; they are SQL here, not make.
 sql: override export Q := $(value Q)
 
@@ -68,7 +69,8 @@ doctor: .venv/complete ## Prove the invariants on DATABASE_URL, or the local sta
 
 .PHONY: story
 story: .venv/complete ## Tell what happened, there or in the local stack (JOB=key, INPUT=n: one input of it; or ID=correlation id)
-	@$(find_database) $(python) -m api.story $(if $(INPUT),--input $(INPUT)) -- "$${JOB:-$${ID:?say of what: JOB=key or ID=correlation id}}" $(tell_of_stack)
+	@[ -n "$$JOB$$ID" ] || { echo 'Say of what: make story JOB=key, or ID=correlation id' >&2; exit 2; }
+	@$(find_database) $(python) -m api.story $(if $(INPUT),--input $(INPUT)) -- "$${JOB:-$$ID}" $(tell_of_stack)
 
 .PHONY: test check lint mypy pyright fmt bench bench-grown soak
 # One more than there are cores: many tests wait.

@@ -10,17 +10,19 @@ from __future__ import annotations
 import codecs
 import json
 import re
-from dataclasses import dataclass
 from http import HTTPStatus
 from io import SEEK_END, BytesIO
-from json.scanner import make_scanner
-from typing import IO, TYPE_CHECKING, Any, NamedTuple
+from typing import IO, Any, NamedTuple
 
+from api.json_scan import (
+    Members,
+    Unstorable,
+    Unusual,
+    scan_leniently,
+    scan_plainly,
+    scan_strictly,
+)
 from api.problems import BadField, BadFields, Problem, escape
-from schema.limits import INT8
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
 
 WINDOW_BYTES = 1 << 20
 _SPACE = re.compile(r"[ \t\n\r]*")
@@ -28,108 +30,12 @@ _BLANK = re.compile(r"[ \t\r]*")
 # Strings can hold what Postgres refuses only where one of these escapes stands.
 _UNUSUAL = re.compile(r"\\u(?:0000|[dD][89a-fA-F])")
 _UNSTORABLE = re.compile(r"[\x00\ud800-\udfff]")
-_INT8_DIGITS = 20
-# Postgres keeps up to 16,383 digits behind the point, which 1e-16384 asks for in nine characters.
-_NUMBER_CHARACTERS = 1_000
-_EXPONENTS = range(-400, 401)
 _CONTAINERS = frozenset({dict, list})
 # So much is read as one run at the most.
 _RUN_CHARACTERS = 32 * 1024
-_SHORT_DIGITS = 18
 # The longest that UTF-8 makes of a character.
 _CHARACTER_BYTES = 4
 _TWO_ON_A_LINE = re.compile(r"\}[ \t\r]*,[ \t\r]*\{")
-
-
-class _Unusual(Exception):
-    """Something cannot be stored: read it again, leniently, to say where."""
-
-
-class _Members(list[tuple[str, Any]]):
-    """The members of an object, repeated names included."""
-
-
-@dataclass(frozen=True, slots=True)
-class _Unstorable:
-    """A number that cannot be kept, and why."""
-
-    reason: str
-
-
-def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    members = dict(pairs)
-    if len(members) != len(pairs):
-        raise _Unusual
-    return members
-
-
-def _constant(name: str) -> _Unstorable:
-    return _Unstorable(f"{name} is not a JSON number")
-
-
-def _integer(digits: str) -> int | _Unstorable:
-    if len(digits) <= _INT8_DIGITS and int(digits) in INT8:
-        return int(digits)
-    return _Unstorable("is an integer beyond 64 bits")
-
-
-def _float(text: str) -> float | _Unstorable:
-    if len(text) > _NUMBER_CHARACTERS:
-        return _Unstorable(f"is a number of more than {_NUMBER_CHARACTERS} characters")
-    number = float(text)
-    if number in (float("inf"), float("-inf")):
-        return _Unstorable("is a number too large to keep")
-    digits, _, exponent = text.lower().partition("e")
-    if number == 0 and digits.strip("-0."):
-        return _Unstorable("is a number too small to keep")
-    if exponent and int(exponent) not in _EXPONENTS:
-        return _Unstorable(f"has an exponent beyond {_EXPONENTS[-1]}")
-    return number
-
-
-def _strictly(read: Callable[[str], object]) -> Callable[[str], object]:
-    def storable(text: str) -> object:
-        number = read(text)
-        if type(number) is _Unstorable:
-            raise _Unusual
-        return number
-
-    return storable
-
-
-def _scanner(**hooks: Any) -> Callable[[str, int], tuple[Any, int]]:
-    # The decoder's own scanner: unlike raw_decode it neither wraps nor re-words its errors.
-    decoder: Any = json.JSONDecoder(**hooks)
-    scan: Callable[[str, int], tuple[Any, int]] = make_scanner(decoder)
-    return scan
-
-
-_scan = _scanner(
-    object_pairs_hook=_unique,
-    parse_constant=_strictly(_constant),
-    parse_int=_strictly(_integer),
-    parse_float=_strictly(_float),
-)
-
-
-def _short_integer(digits: str) -> int:
-    if len(digits) > _SHORT_DIGITS:
-        raise _Unusual
-    return int(digits)
-
-
-# Four times as fast, but it lets the last of repeated names win.
-_scan_plainly = _scanner(
-    parse_constant=_strictly(_constant),
-    parse_int=_short_integer,
-    parse_float=_strictly(_float),
-)
-_scan_leniently = _scanner(
-    object_pairs_hook=_Members,
-    parse_constant=_constant,
-    parse_int=_integer,
-    parse_float=_float,
-)
 
 
 class Run(NamedTuple):
@@ -145,14 +51,14 @@ class Run(NamedTuple):
         """Read them, of at most ``depth`` levels; nothing if anything is out of the ordinary."""
         array = self.array
         try:
-            decoded, end = _scan_plainly(array, 0)
+            decoded, end = scan_plainly(array, 0)
             members = sum(map(len, decoded))
             if array.count("[") > 1 or array.count("{") != len(decoded) or self.colons != members:
                 # Some hold objects, lists or names twice; or only texts with such characters.
-                decoded, end = _scan(array, 0)
+                decoded, end = scan_strictly(array, 0)
                 if any(_is_deeper(element, depth) for element in decoded):
                     return None
-        except (_Unusual, json.JSONDecodeError, StopIteration, RecursionError, TypeError):
+        except (Unusual, json.JSONDecodeError, StopIteration, RecursionError, TypeError):
             return None
         if end != len(array) or set(map(type, decoded)) != {dict}:
             return None
@@ -214,7 +120,8 @@ class Source:
         """Take one of the characters that the grammar allows here; else the body is not JSON."""
         found = self.peek()
         if found not in wanted or not found:
-            raise self.not_json(f"expected {' or '.join(wanted)}")
+            end = "" if found else "the body ends, "
+            raise self.not_json(f"{end}expected {' or '.join(wanted)}")
         self._at += 1
         return found
 
@@ -233,7 +140,8 @@ class Source:
             if self._is_cut(error):
                 bad.add(pointer, f"is longer than {limit} characters")
                 raise bad.problem() from None
-            raise self.not_json("no JSON value", pointer, at=_where(error)) from None
+            what = "the body ends within a value" if self._is_end(error) else "no JSON value"
+            raise self.not_json(what, pointer, at=_where(error)) from None
         except RecursionError:
             bad.add(pointer, f"is nested deeper than {depth} levels")
             raise bad.problem() from None
@@ -260,7 +168,8 @@ class Source:
             piece = piece[: most // _CHARACTER_BYTES]
         # Where this is the end of no object, the array does not parse: what a prefix of JSON
         # means does not depend on what follows.
-        piece = piece[: piece.rfind("}\n" if by_lines else "},") + 1]
+        ends = ("}\n", "}\r\n") if by_lines else ("},",)
+        piece = piece[: max(map(piece.rfind, ends)) + 1]
         end = self._at + len(piece)
         if (
             not piece
@@ -341,20 +250,24 @@ class Source:
     def _decode(self, start: int, pointer: str, bad: BadFields, depth: int) -> tuple[Any, int]:
         if not self._unusual:
             try:
-                decoded, end = _scan(self._text, start)
-            except _Unusual:
+                decoded, end = scan_strictly(self._text, start)
+            except Unusual:
                 pass
             else:
                 if not _is_deeper(decoded, depth):
                     return decoded, end
-        decoded, end = _scan_leniently(self._text, start)
+        decoded, end = scan_leniently(self._text, start)
         return _examined(decoded, pointer, bad, depth, depth), end
 
     def _is_cut(self, error: json.JSONDecodeError | StopIteration) -> bool:
         """Say whether the value goes on beyond the window."""
-        unterminated = isinstance(error, json.JSONDecodeError) and error.msg.startswith("Untermin")
         near_the_end = len(self._text) - _where(error) < len("-Infinity")
-        return self._more and (unterminated or near_the_end)
+        return self._more and (near_the_end or self._is_end(error))
+
+    def _is_end(self, error: json.JSONDecodeError | StopIteration) -> bool:
+        """Say whether all was well up to the end of the window."""
+        unterminated = isinstance(error, json.JSONDecodeError) and error.msg.startswith("Untermin")
+        return unterminated or _where(error) == len(self._text)
 
 
 def _where(error: json.JSONDecodeError | StopIteration) -> int:
@@ -372,7 +285,7 @@ def _is_deeper(value: object, levels: int) -> bool:
 
 def _examined(value: Any, pointer: str, bad: BadFields, levels: int, depth: int) -> Any:
     """Give the value as plain Python, noting every place that could not be stored."""
-    if isinstance(value, _Unstorable):
+    if isinstance(value, Unstorable):
         bad.add(pointer, value.reason)
         return None
     if isinstance(value, str):
@@ -384,7 +297,7 @@ def _examined(value: Any, pointer: str, bad: BadFields, levels: int, depth: int)
     if levels == 0:
         bad.add(pointer, f"is nested deeper than {depth} levels")
         return None
-    if not isinstance(value, _Members):
+    if not isinstance(value, Members):
         return [
             _examined(member, f"{pointer}/{position}", bad, levels - 1, depth)
             for position, member in enumerate(value)

@@ -7,7 +7,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Iterable
+    from collections.abc import Awaitable, Collection
 
 Result = TypeVar("Result")
 
@@ -59,20 +59,23 @@ async def within(seconds: float, work: Awaitable[Result]) -> Result:
     return doing.result()
 
 
-async def first_of(futures: Iterable[asyncio.Future[Any]], seconds: float) -> None:
+async def first_of(futures: Collection[asyncio.Future[Any]], seconds: float) -> None:
     """Return once one of the futures is done, or so many seconds have passed; cancel none.
 
     What ``asyncio.wait`` comes to, which costs as much as the rest of a wait for Postgres.
     """
     loop = asyncio.get_running_loop()
     over = loop.create_future()
+    end = partial(_end, over)
     for future in futures:
-        future.add_done_callback(partial(_end, over))
-    timer = loop.call_later(seconds, _end, over)
+        future.add_done_callback(end)
+    timer = loop.call_later(seconds, end)
     try:
         await over
     finally:
         timer.cancel()
+        for future in futures:
+            future.remove_done_callback(end)
 
 
 def _end(over: asyncio.Future[None], _of: object = None) -> None:

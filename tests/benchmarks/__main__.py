@@ -28,7 +28,13 @@ from tests.benchmarks.stage import CHECKOUT, Stage
 if TYPE_CHECKING:
     from tests.benchmarks.contest import Table
 
+_COMMAND = ".venv/bin/python -m tests.benchmarks"
 PARTS = ("submit", "single", "drain", "sustained", "latency", "adaptive", "idle", "export")
+
+_AGAIN = (
+    f"All of it again: `make bench`. One part: `{_COMMAND} --only PART`, of"
+    f" {', '.join(PARTS)}; one short round: `--quick`. Both are written to `.local/benchmarks`."
+)
 
 
 async def measure(
@@ -69,7 +75,7 @@ async def measure(
 
 def main() -> int:
     """Run the command."""
-    parser = argparse.ArgumentParser(prog="python -m tests.benchmarks", description=__doc__)
+    parser = argparse.ArgumentParser(prog=_COMMAND, description=__doc__)
     parser.add_argument(
         "--quick", action="store_true", help="one short round, to see that it works"
     )
@@ -86,7 +92,7 @@ def main() -> int:
     folder = options.to or (CHECKOUT / (".local/benchmarks" if is_part else "docs"))
     parts: list[str] = options.only or list(PARTS)
     tables, about = uvloop.run(measure(parts, rounds=rounds, quick=options.quick))
-    page = as_markdown(tables, about, picture="benchmarks.svg")
+    page = as_markdown(tables, about, again=_AGAIN, picture="benchmarks.svg")
     write(folder, "benchmarks", page, as_document(tables, about))
     sys.stdout.write(page)
     say(f"Written to {folder}")

@@ -24,7 +24,7 @@ def describe(postgres_version: str) -> dict[str, object]:
     """Give everything that a reader needs to run the same again."""
     return {
         "date": dt.datetime.now(tz=dt.UTC).isoformat(timespec="seconds"),
-        "command": shlex.join(["python", *sys.orig_argv[1:]]),
+        "command": shlex.join([".venv/bin/python", *sys.orig_argv[1:]]),
         "commit": _git("rev-parse", "HEAD"),
         "uncommitted changes": bool(_git("status", "--porcelain", "--untracked-files=no")),
         "system": platform.platform(),

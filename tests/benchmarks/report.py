@@ -59,18 +59,22 @@ def as_markdown(
     tables: Sequence[Table],
     about: Mapping[str, object],
     *,
+    again: str = "",
     picture: str | None = None,
     lead: Sequence[str] = (),
 ) -> str:
-    """Give the page, which shows a picture that lies beside it; ``lead`` stands before tables."""
+    """Give the page: ``again`` says how to run it anew, ``lead`` stands before the tables, and a
+    ``picture`` lies beside it.
+    """
     introduction = (
         f"Written by `{about['command']}` on {about['date']}. Figures are medians of rounds in"
         " which all lines of a table took turns; a ratio is to the line of ratio 1.00, and the"
-        " median of the ratios within the rounds. Figures move with the machine, ratios much"
-        " less. One part alone: `--only adaptive`; a short round: `--quick`. Both are written to"
-        " `.local/benchmarks`."
+        " median of the ratios within the rounds, which need not be the ratio of the medians."
+        " Figures move with the machine, ratios much less."
     )
     parts = ["# Benchmarks", "", introduction, ""]
+    if again:
+        parts += [again, ""]
     if picture is not None:
         parts += [f"![The medians as bars]({picture})", ""]
     parts += lead

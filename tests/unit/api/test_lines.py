@@ -10,6 +10,7 @@ from pydantic import BaseModel, Field, JsonValue
 
 from api.inputs import Limits
 from api.problems import Problem
+from api.strict_json import Source
 from schema.export import EXPORT
 from schema.kinds import JobInput, Kind
 from tests.unit.api.readings import Read, read_whole
@@ -54,15 +55,39 @@ def lines(*inputs: Any, head: str = HEAD) -> str:
     return "\n".join([head, *(json.dumps({"text": text}) for text in inputs)])
 
 
+@pytest.mark.parametrize("between", ["\n", "\r\n", "\n\n"])
 @pytest.mark.parametrize("end", ["", "\n", "\r\n", "\n\n \n"])
-def test_lines_are_the_job_that_one_text_would_be(end: str) -> None:
+def test_lines_are_the_job_that_one_text_would_be(between: str, end: str) -> None:
     job = {"kind": "note", "priority": 7, "metadata": {"a": 1}}
     inputs = [{"text": f"n {number}: {'x' * (number % 90)}"} for number in range(40)]
-    streamed = read("\n".join(map(json.dumps, [job, *inputs])) + end)
+    streamed = read(between.join(map(json.dumps, [job, *inputs])) + end)
     whole = read(json.dumps({**job, "inputs": inputs}), by_lines=False)
     assert streamed.texts == whole.texts
     assert streamed.digest == whole.digest
     assert streamed.submission.fields == whole.submission.fields
+
+
+@pytest.mark.parametrize("end", ["\n", "\r\n"])
+def test_lines_are_read_together_however_they_end(end: str) -> None:
+    run = Source(f'{{"text":"a"}}{end}'.encode() * 3).run(limit=1_000, by_lines=True)
+    assert run is not None
+    assert run.lines == 3
+
+
+@pytest.mark.parametrize(
+    ("text", "by_lines", "detail"),
+    [
+        ('{"kind":"note","inputs":[{"text":"a', False, "the body ends within a value"),
+        ('{"kind":"note","inputs":[{"text":', False, "the body ends within a value"),
+        ('{"kind":"note","inputs":[{"text":"a"}', False, "the body ends, expected , or ]"),
+        ('{"kind":"note"}\n{"text":"a"}\n{"text":"b', True, "the body ends within a value"),
+        ('{"kind":"no', True, "the body ends within a value"),
+    ],
+)
+def test_a_body_that_was_cut_off_is_told_so(text: str, detail: str, *, by_lines: bool) -> None:
+    with pytest.raises(Problem, match=detail) as caught:
+        read(text, by_lines=by_lines)
+    assert caught.value.status == 400
 
 
 def test_lines_may_end_as_windows_ends_them_and_be_indented() -> None:
