@@ -1,12 +1,17 @@
 """How a process ends, and what it tells of that."""
 
+import asyncio
+import gc
 import json
 import subprocess
 import sys
+import weakref
 from pathlib import Path
 from typing import Any
 
 import pytest
+
+from infra.process import collect_young
 
 CHECKOUT = Path(__file__).resolve().parents[2]
 DSN = "postgresql://nobody@127.0.0.1:1/none"
@@ -73,3 +78,21 @@ def test_what_the_driver_leaves_behind_of_a_session_that_ended_is_no_line() -> N
     told = [line["event"] for line in lines if not line["event"].startswith("process.")]
     assert len(told) == 1
     assert "who waits?" in told[0]
+
+
+class Cycle:
+    def __init__(self) -> None:
+        self.itself = self
+
+
+async def test_cycles_are_freed_where_too_little_is_made_for_the_collector_to_begin() -> None:
+    gc.disable()
+    try:
+        async with asyncio.timeout(10):
+            collect_young(asyncio.get_running_loop(), every_seconds=0.001)
+            for _ in range(3):
+                cycle = weakref.ref(Cycle())
+                while cycle() is not None:
+                    await asyncio.sleep(0)
+    finally:
+        gc.enable()
