@@ -25,7 +25,8 @@ from api.json_scan import (
 from api.problems import BadField, BadFields, Problem, escape
 
 WINDOW_BYTES = 1 << 20
-_SPACE = re.compile(r"[ \t\n\r]*")
+_SPACES = " \t\n\r"
+_SPACE = re.compile(f"[{_SPACES}]*")
 _BLANK = re.compile(r"[ \t\r]*")
 # Strings can hold what Postgres refuses only where one of these escapes stands.
 _UNUSUAL = re.compile(r"\\u(?:0000|[dD][89a-fA-F])")
@@ -140,7 +141,8 @@ class Source:
             if self._is_cut(error):
                 bad.add(pointer, f"is longer than {limit} characters")
                 raise bad.problem() from None
-            what = "the body ends within a value" if self._is_end(error) else "no JSON value"
+            is_cut_off = start < len(self._text) and self._is_end(error)
+            what = "the body ends within a value" if is_cut_off else "no JSON value"
             raise self.not_json(what, pointer, at=_where(error)) from None
         except RecursionError:
             bad.add(pointer, f"is nested deeper than {depth} levels")
@@ -168,15 +170,20 @@ class Source:
             piece = piece[: most // _CHARACTER_BYTES]
         # Where this is the end of no object, the array does not parse: what a prefix of JSON
         # means does not depend on what follows.
-        ends = ("}\n", "}\r\n") if by_lines else ("},",)
-        piece = piece[: max(map(piece.rfind, ends)) + 1]
+        searched = self._at + len(piece)
+        if by_lines:
+            piece = piece[: piece.rfind("\n") + 1].rstrip(_SPACES)
+            piece = piece if piece.endswith("}") else ""
+        else:
+            piece = piece[: piece.rfind("},") + 1]
         end = self._at + len(piece)
         if (
             not piece
             or (self._unusual and _UNUSUAL.search(piece))
             or (by_lines and _TWO_ON_A_LINE.search(piece))
         ):
-            self._singly_until = self._passed + max(end, self._at + 1)
+            until = end if piece else max(searched, self._at + 1)
+            self._singly_until = self._passed + until
             return None
         if by_lines:
             return Run(f"[{piece}]".replace("\n", ","), piece.count("\n") + 1, end)

@@ -37,7 +37,8 @@ EXIT_BLOCKED = 70
 EXIT_LEFT_BEHIND = 71
 EXIT_MISCONFIGURED = 78
 _LEFT_SECONDS = 5.0
-_YOUNG_SECONDS = 60.0
+_COLLECT_SECONDS = 60.0
+_ROUNDS_TO_ALL = 60
 
 
 def run(name: str, serve: Serve) -> int:
@@ -162,17 +163,20 @@ def _collect_garbage_seldom(loop: asyncio.AbstractEventLoop) -> None:
     """
     gc.freeze()
     gc.set_threshold(50_000, 20, 10)
-    collect_young(loop, every_seconds=_YOUNG_SECONDS)
+    collect_garbage(loop, every_seconds=_COLLECT_SECONDS)
 
 
-def collect_young(loop: asyncio.AbstractEventLoop, *, every_seconds: float) -> None:
-    """Free the cycles among what is new, at most 50,000 objects, now and then.
+def collect_garbage(
+    loop: asyncio.AbstractEventLoop, *, every_seconds: float, rounds: int = 1
+) -> None:
+    """Free the cycles among what is new now and then, and once in sixty rounds among all.
 
     A process with little to do makes so few that its memory would grow for an hour before the
-    collector began by itself.
+    collector began by itself; and as the first generation never fills then, neither do others.
     """
-    gc.collect(0)
-    loop.call_later(every_seconds, partial(collect_young, loop, every_seconds=every_seconds))
+    gc.collect(1 if rounds % _ROUNDS_TO_ALL else 2)
+    again = partial(collect_garbage, loop, every_seconds=every_seconds, rounds=rounds + 1)
+    loop.call_later(every_seconds, again)
 
 
 def _leaves(group: BaseException) -> list[BaseException]:

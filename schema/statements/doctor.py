@@ -185,7 +185,7 @@ SELECT job_id::text AS job, detail FROM (
 ) orphan""",
     ),
     Check(
-        "nobody's job",
+        "ownerless job",
         "the job's owner is gone: no request shows it any more",
         "insert the owner again, under the id that the job names",
         """

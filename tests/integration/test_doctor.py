@@ -25,7 +25,7 @@ BREAKAGES = {
     " RETURNING ordinal",
     "orphans": "INSERT INTO attempt (job_id, ordinal, generation, attempt, status, worker,"
     " error_class, error_message) VALUES (:id, 99, 0, 1, 'DLQ', 'w', 'c', 'm') RETURNING ordinal",
-    "nobody's job": "UPDATE job SET owner_id = gen_random_uuid() WHERE id = :id RETURNING id",
+    "ownerless job": "UPDATE job SET owner_id = gen_random_uuid() WHERE id = :id RETURNING id",
     "lapsed lease": "UPDATE outbox SET state = 'CLAIMED', locked_by = 'w',"
     " locked_until = now() - interval '1 day' WHERE job_id = :id RETURNING id",
     "late entry": "UPDATE outbox SET deferred = true, available_at = now() - interval '1 day'"

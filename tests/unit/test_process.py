@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from infra.process import collect_young
+from infra.process import collect_garbage
 
 CHECKOUT = Path(__file__).resolve().parents[2]
 DSN = "postgresql://nobody@127.0.0.1:1/none"
@@ -85,14 +85,20 @@ class Cycle:
         self.itself = self
 
 
-async def test_cycles_are_freed_where_too_little_is_made_for_the_collector_to_begin() -> None:
+@pytest.mark.parametrize("survived", [0, 1, 2])
+async def test_cycles_are_freed_where_too_little_is_made_for_the_collector_to_begin(
+    survived: int,
+) -> None:
     gc.disable()
     try:
-        async with asyncio.timeout(10):
-            collect_young(asyncio.get_running_loop(), every_seconds=0.001)
-            for _ in range(3):
-                cycle = weakref.ref(Cycle())
-                while cycle() is not None:
-                    await asyncio.sleep(0)
+        cycle = Cycle()
+        for generation in range(survived):
+            gc.collect(generation)
+        of = weakref.ref(cycle)
+        del cycle
+        async with asyncio.timeout(20):
+            collect_garbage(asyncio.get_running_loop(), every_seconds=0.001)
+            while of() is not None:
+                await asyncio.sleep(0)
     finally:
         gc.enable()

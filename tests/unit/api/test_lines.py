@@ -67,7 +67,7 @@ def test_lines_are_the_job_that_one_text_would_be(between: str, end: str) -> Non
     assert streamed.submission.fields == whole.submission.fields
 
 
-@pytest.mark.parametrize("end", ["\n", "\r\n"])
+@pytest.mark.parametrize("end", ["\n", "\r\n", " \t\r\n"])
 def test_lines_are_read_together_however_they_end(end: str) -> None:
     run = Source(f'{{"text":"a"}}{end}'.encode() * 3).run(limit=1_000, by_lines=True)
     assert run is not None
@@ -82,6 +82,8 @@ def test_lines_are_read_together_however_they_end(end: str) -> None:
         ('{"kind":"note","inputs":[{"text":"a"}', False, "the body ends, expected , or ]"),
         ('{"kind":"note"}\n{"text":"a"}\n{"text":"b', True, "the body ends within a value"),
         ('{"kind":"no', True, "the body ends within a value"),
+        ("", False, "no JSON value"),
+        ('\n{"kind":"note"}\n{"text":"a"}', True, "no JSON value"),
     ],
 )
 def test_a_body_that_was_cut_off_is_told_so(text: str, detail: str, *, by_lines: bool) -> None:
