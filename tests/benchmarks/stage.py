@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import os
 import shutil
+import signal
 import sys
 import tempfile
 import urllib.error
@@ -98,6 +100,10 @@ class Stage:
 
     async def __aenter__(self) -> Self:
         self.folder.chmod(0o755)
+        main = asyncio.current_task()
+        assert main is not None, "a stage is entered inside of a task"
+        # Ctrl-C is asyncio's own; without this, SIGTERM would leave behind all that was started.
+        asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, main.cancel)
         try:
             self.cluster = self._postgres.start(
                 interruption=self.interruption, max_connections=200, options=POSTGRES_OPTIONS
