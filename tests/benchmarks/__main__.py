@@ -60,7 +60,9 @@ async def measure(
                     tables.append(await drain.contest(stage, jobs=jobs, rounds=rounds))
                 case "latency":
                     samples = 20 if quick else 60
-                    tables.append(await latency.contest(stage, rounds=rounds, samples=samples))
+                    # A round is short, and its ratio moves by a tenth.
+                    latencies = await latency.contest(stage, rounds=2 * rounds + 1, samples=samples)
+                    tables.append(latencies)
                 case "idle":
                     seconds = 3.0 if quick else 80 / rounds
                     tables.append(await idle.contest(stage, rounds=rounds, seconds=seconds))

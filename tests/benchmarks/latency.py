@@ -65,8 +65,8 @@ async def contest(stage: Stage, *, rounds: int, samples: int) -> Table:
             less_is_better=True,
             notes=[
                 (
-                    f"{samples} inputs a round, {INTERVAL_SECONDS * 1000:.0f} ms apart; less is "
-                    "better. Settings are the defaults."
+                    f"{rounds} rounds of {samples} inputs, {INTERVAL_SECONDS * 1000:.0f} ms apart;"
+                    " less is better. Settings are the defaults."
                 ),
                 (
                     "From the client's sending of the request to the transaction that settles the"
