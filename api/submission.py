@@ -140,6 +140,9 @@ class Document:
     def _read_object(self) -> Iterator[list[str]]:
         source = self.source
         self.bad.line = source.line
+        if not source.peek():
+            what = "the first line" if self.by_lines else "the body"
+            raise source.not_json(f"{what} is empty")
         if source.peek() != "{":
             source.value("", self.bad, limit=_MEMBER_CHARACTERS, depth=INPUT_DEPTH)
             self.bad.add("", "the body must be a JSON object")

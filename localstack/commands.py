@@ -126,9 +126,11 @@ def _demo(stack: Stack, wanted: Mapping[str, str]) -> int:
     if not stack.up(attached=True):
         _refuse_other_options(stack, wanted)
         print("Using the stack that is up, and leaving it so.")
+        _tell_of_no_consumer(stack)
         demo.run(stack)
         return 0
     with stack.ended_afterwards():
+        _tell_of_no_consumer(stack)
         demo.run(stack)
     return 0
 
@@ -146,7 +148,13 @@ def _status(stack: Stack) -> int:
         where = _where(identity)
         print(f"{identity.name:<14} pid {identity.pid:<8} since {since}  {where}")
     _print_ways_in(env_file.read(stack.env_path))
+    _tell_of_no_consumer(stack)
     return 0 if stack.is_up() else 1
+
+
+def _tell_of_no_consumer(stack: Stack) -> None:
+    if not any(one.name.startswith("consumer-") for one in stack.state.processes()):
+        print("\nNo consumer was asked for: jobs wait until one runs.", flush=True)
 
 
 def _where(identity: Identity) -> str:

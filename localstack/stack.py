@@ -194,8 +194,6 @@ class Stack:
         }
         env_file.write(self.env_path, {**credentials, **values})
         print("Starting the API, dispatchers and consumers ...", flush=True)
-        if not self.settings.consumers:
-            print("No consumer was asked for: jobs wait until one runs.", flush=True)
         planned = self._children(api_port, ports)
         started = []
         for child in planned:

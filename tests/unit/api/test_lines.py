@@ -82,8 +82,8 @@ def test_lines_are_read_together_however_they_end(end: str) -> None:
         ('{"kind":"note","inputs":[{"text":"a"}', False, "the body ends, expected , or ]"),
         ('{"kind":"note"}\n{"text":"a"}\n{"text":"b', True, "the body ends within a value"),
         ('{"kind":"no', True, "the body ends within a value"),
-        ("", False, "no JSON value"),
-        ('\n{"kind":"note"}\n{"text":"a"}', True, "no JSON value"),
+        ("", False, "the body is empty"),
+        ('\n{"kind":"note"}\n{"text":"a"}', True, "the first line is empty"),
     ],
 )
 def test_a_body_that_was_cut_off_is_told_so(text: str, detail: str, *, by_lines: bool) -> None:
