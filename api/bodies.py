@@ -105,20 +105,19 @@ class BodyReader:
         self, request: Request, until_arrived: AsyncExitStack, most: int, seconds: float
     ) -> tuple[IO[bytes], int]:
         """Give the whole body, at its beginning, and its size in bytes."""
-        body, size, has_place = bytearray(), 0, False
+        body, size = bytearray(), 0
         spool: IO[bytes] | None = None
         async with AsyncExitStack() as unless_whole:
             try:
                 async with asyncio.timeout(seconds):
                     async for chunk in request.stream():
                         body += chunk
-                        size += len(chunk)
+                        before, size = size, size + len(chunk)
                         if size > most:
                             raise _too_large(most)
-                        if size > SMALL_BYTES and not has_place:
+                        if before <= SMALL_BYTES < size:
                             own = self._arriving.one(_owner_id(request))
                             await until_arrived.enter_async_context(own)
-                            has_place = True
                         if len(body) >= _PIECE_BYTES:
                             if spool is None:
                                 with scratching():

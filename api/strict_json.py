@@ -168,9 +168,9 @@ class Source:
         piece = self._text[self._at : self._at + most]
         if not piece.isascii():
             piece = piece[: most // _CHARACTER_BYTES]
+        searched = self._at + len(piece)
         # Where this is the end of no object, the array does not parse: what a prefix of JSON
         # means does not depend on what follows.
-        searched = self._at + len(piece)
         if by_lines:
             piece = piece[: piece.rfind("\n") + 1].rstrip(_SPACES)
             piece = piece if piece.endswith("}") else ""

@@ -9,6 +9,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Mapping
+from contextlib import nullcontext
 from pathlib import Path
 
 from localstack import children, database, demo, env_file, processes
@@ -123,13 +124,11 @@ def _refuse_other_options(stack: Stack, wanted: Mapping[str, str]) -> None:
 
 def _demo(stack: Stack, wanted: Mapping[str, str]) -> int:
     children.check_settings(stack.settings.mode, stack.checkout, stack.interruption)
-    if not stack.up(attached=True):
+    is_own = stack.up(attached=True)
+    if not is_own:
         _refuse_other_options(stack, wanted)
         print("Using the stack that is up, and leaving it so.")
-        _tell_of_no_consumer(stack)
-        demo.run(stack)
-        return 0
-    with stack.ended_afterwards():
+    with stack.ended_afterwards() if is_own else nullcontext():
         _tell_of_no_consumer(stack)
         demo.run(stack)
     return 0

@@ -8,6 +8,7 @@ from pathlib import Path
 import httpx
 import pytest
 
+from tests.integration.api.conftest import notes
 from tests.integration.api.test_streaming import LINES, lines
 from tests.integration.faults.stations import log_lines, named
 from tests.platform import Platform
@@ -47,7 +48,7 @@ async def test_a_submission_that_the_disk_cannot_take_is_refused_whole_and_told(
     before = open_scratches()
     with log_lines() as told, no_file_above(room_bytes):
         refused = await client.post("/jobs", content=BODY, headers=LINES)
-        small = await client.post("/jobs", content=lines(3), headers=LINES)
+        small = await client.post("/jobs", json=notes(3))
         below_a_megabyte = await client.post("/jobs", content=lines(5_000), headers=LINES)
     assert refused.status_code == 503
     assert refused.json()["type"] == "urn:haulage:problem:unavailable"
